@@ -1,0 +1,57 @@
+"""balcal: classifiers whose confidence can be trusted.
+
+import balcal
+model = balcal.wrap(network, num_classes=10, method="balcal")
+balcal.fit(model, train_loader, val_loader, epochs=30)
+print(balcal.verdict(balcal.predict(model, test_loader)))
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from balcal import metrics as metrics
+    from balcal.core import BalcalError as BalcalError
+    from balcal.core import Predictions as Predictions
+    from balcal.evaluate import load as load
+    from balcal.evaluate import predict as predict
+    from balcal.metrics.verdict import verdict as verdict
+    from balcal.model import Model as Model
+    from balcal.model import wrap as wrap
+    from balcal.recipe import Method as Method
+    from balcal.registry import backbone as backbone
+    from balcal.registry import method as method
+    from balcal.sessions import fit as fit
+
+_HOMES = {
+    "BalcalError": "core",
+    "Method": "recipe",
+    "Model": "model",
+    "Predictions": "core",
+    "backbone": "registry",
+    "fit": "sessions",
+    "load": "evaluate",
+    "method": "registry",
+    "metrics": "metrics",
+    "predict": "evaluate",
+    "verdict": "metrics.verdict",
+    "wrap": "model",
+}
+
+__all__ = sorted(_HOMES)  # noqa: PLE0605
+
+
+def __getattr__(name: str) -> Any:
+    """torch is imported when something is used, so that `balcal --help` answers at once."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'balcal' has no attribute '{name}'")
+    module = importlib.import_module(f"balcal.{_HOMES[name]}")
+    return module if name == "metrics" else getattr(module, name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

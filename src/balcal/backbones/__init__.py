@@ -1,0 +1,1 @@
+"""Networks without a classifier, following timm's contract; each file ends with BACKBONES, name -> builder."""

@@ -1,0 +1,177 @@
+"""Where does mean confidence meet delta times accuracy? Sums over an epoch, then one root.
+
+For a fixed grid of candidates (gamma, or a factor on beta) each batch adds its confidence and its correct answers:
+2 x 129 numbers whatever the data set's size. Sums of processes add up, and a half-finished epoch can be saved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from balcal.core import BalcalError, Record, Sums, sum_dtype
+
+CELLS = 1 << 20
+"""largest number of (candidate, sample, class) cells held at once"""
+
+Floats = NDArray[np.float64]
+
+
+def start_sums(points: int, device: torch.device) -> Sums:
+    def zeros(*shape: int) -> Tensor:
+        return torch.zeros(shape, dtype=sum_dtype(device), device=device)
+
+    return {"conf": zeros(points), "correct": zeros(points), "count": zeros()}
+
+
+def gamma_grid(points: int, like: Tensor) -> Tensor:
+    return torch.linspace(0, 1, points, dtype=like.dtype, device=like.device)
+
+
+def scale_grid(points: int, like: Tensor) -> Tensor:
+    return torch.logspace(-2, 2, points, dtype=like.dtype, device=like.device)
+
+
+@torch.no_grad()
+def add_gamma_probs(sums: Sums, standard: Tensor, etf: Tensor, labels: Tensor) -> None:
+    """p = g p_standard + (1-g) p_etf, at every g of the grid.
+
+    Where both heads pick the same class, that class wins at every g: confidence is a line and correctness a constant.
+    Only the samples on which they disagree need the grid. (Accelerators take the grid for all: choosing rows would
+    make them wait for the host.)
+    """
+    p_s, p_e = standard.softmax(-1), etf.softmax(-1)
+    grid = gamma_grid(len(sums["conf"]), p_s)
+    if labels.device.type == "cpu":
+        top_s, class_s = p_s.max(-1)
+        top_e, class_e = p_e.max(-1)
+        agree = class_s == class_e
+        line = torch.lerp(top_e[agree].double().sum(), top_s[agree].double().sum(), grid.double())
+        sums["conf"] += line
+        sums["correct"] += (class_s[agree] == labels[agree]).sum()
+        sums["count"] += agree.sum()
+        differ = ~agree
+        p_s, p_e, labels = p_s[differ], p_e[differ], labels[differ]
+    for rows in _chunks(len(grid), p_s):
+        conf, pick = torch.lerp(p_e[rows], p_s[rows], grid[:, None, None]).max(-1)
+        _add(sums, conf, pick, labels[rows])
+
+
+@torch.no_grad()
+def add_gamma_logits(sums: Sums, standard: Tensor, etf: Tensor, labels: Tensor) -> None:
+    """p = softmax(g z_standard + (1-g) z_etf), at every g of the grid."""
+    grid = gamma_grid(len(sums["conf"]), standard)
+    for rows in _chunks(len(grid), standard):
+        _add_softmax(sums, torch.lerp(etf[rows], standard[rows], grid[:, None, None]), labels[rows])
+
+
+@torch.no_grad()
+def add_scale(sums: Sums, logits: Tensor, labels: Tensor) -> None:
+    """p = softmax(scale z), at every scale of the grid."""
+    grid = scale_grid(len(sums["conf"]), logits)
+    for rows in _chunks(len(grid), logits):
+        _add_softmax(sums, logits[rows] * grid[:, None, None], labels[rows])
+
+
+def _chunks(points: int, table: Tensor) -> Iterator[slice]:
+    step = max(1, CELLS // (points * table.shape[1]))
+    return (slice(i, i + step) for i in range(0, len(table), step))
+
+
+def _add_softmax(sums: Sums, logits: Tensor, labels: Tensor) -> None:
+    top, pick = logits.max(-1)
+    _add(sums, (logits - top[..., None]).exp_().sum(-1).reciprocal_(), pick, labels)
+
+
+def _add(sums: Sums, conf: Tensor, pick: Tensor, labels: Tensor) -> None:
+    """`conf` and `pick` are (candidates, samples)."""
+    sums["conf"] += conf.sum(1, dtype=sums["conf"].dtype)
+    sums["correct"] += (pick == labels).sum(1)
+    sums["count"] += len(labels)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Mean confidence and accuracy as functions of a dial, known on a grid and linear in between."""
+
+    grid: Floats
+    conf: Floats
+    acc: Floats
+
+    @staticmethod
+    def of(sums: Sums, grid: Tensor) -> Curve:
+        count = float(sums["count"])
+        if count == 0:
+            raise BalcalError("nothing was counted in this epoch: feed the model at least one batch before it ends")
+        conf, acc = (sums[name].cpu().double().numpy() / count for name in ("conf", "correct"))
+        if not np.isfinite(conf).all():
+            raise BalcalError("the network's outputs are not finite: lower the learning rate or clip gradients")
+        return Curve(grid.cpu().double().numpy(), conf, acc)
+
+    def gap(self, delta: float) -> Floats:
+        """h = conf - delta acc: positive where the model is too sure of itself."""
+        return self.conf - delta * self.acc
+
+
+@dataclass(frozen=True)
+class Solution:
+    """The dial's new setting, what holds there, and which rule chose it."""
+
+    value: float
+    conf: float
+    acc: float
+    gap: float
+    branch: str
+
+    def record(self, dial: str) -> Record:
+        return {dial: self.value, "conf": self.conf, "acc": self.acc, "gap": self.gap, "branch": self.branch}
+
+
+def solve_gamma(curve: Curve, delta: float, guard: float = 0.01) -> Solution:
+    """Gamma for the next epoch.
+
+    - root: the largest g below 1 where conf(g) = delta acc(g), and accuracy is within `guard` of the standard head's;
+    - standard: no such g, and the standard head alone is not too confident: g = 1;
+    - closest: no such g, and it is too confident: the g of least |gap| that keeps the accuracy.
+
+    A bare argmin of |gap| would not do: an untrained ETF head has confidence = accuracy = 1/K, which fits and is useless.
+
+    >>> line = Curve(np.array([0, 0.5, 1]), conf=np.array([0.2, 0.6, 1.0]), acc=np.array([0.9, 0.9, 0.9]))
+    >>> solve_gamma(line, delta=1.0).value
+    0.875
+    """
+    h, acc_needed = curve.gap(delta), curve.acc[-1] - guard
+    if abs(h[-1]) > 1e-9:
+        for i in range(len(h) - 2, -1, -1):
+            if h[i] == 0 or h[i] * h[i + 1] < 0:
+                g = float(curve.grid[i] - h[i] * (curve.grid[i + 1] - curve.grid[i]) / (h[i + 1] - h[i]))
+                if np.interp(g, curve.grid, curve.acc) >= acc_needed:
+                    return _solution(curve, delta, g, "root")
+    if h[-1] <= 1e-9:
+        return _solution(curve, delta, 1.0, "standard")
+    allowed = np.flatnonzero(curve.acc >= acc_needed)
+    best = allowed[::-1][np.argmin(np.abs(h[allowed[::-1]]))]
+    return _solution(curve, delta, float(curve.grid[best]), "closest")
+
+
+def solve_scale(curve: Curve, delta: float) -> Solution:
+    """The factor on beta: confidence grows with it and accuracy does not move, so there is at most one root."""
+    h = curve.gap(delta)
+    if h[0] >= 0:
+        return _solution(curve, delta, float(curve.grid[0]), "lowest")
+    if h[-1] <= 0:
+        return _solution(curve, delta, float(curve.grid[-1]), "highest")
+    i = int(np.argmax(h > 0)) - 1
+    share = -h[i] / (h[i + 1] - h[i])
+    scale = float(np.exp((1 - share) * np.log(curve.grid[i]) + share * np.log(curve.grid[i + 1])))
+    return _solution(curve, delta, scale, "root")
+
+
+def _solution(curve: Curve, delta: float, value: float, branch: str) -> Solution:
+    conf, acc = (float(np.interp(value, curve.grid, y)) for y in (curve.conf, curve.acc))
+    return Solution(value, conf, acc, conf - delta * acc, branch)

@@ -1,0 +1,151 @@
+"""The command line: thin verbs. Results go to stdout, talk to stderr; exit code 0 only on success."""
+
+from __future__ import annotations
+
+import json as _json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+app = typer.Typer(
+    help="Classifiers whose confidence can be trusted.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print a machine-readable result on stdout.")]
+Seed = Annotated[int, typer.Option(help="Decides weights, order and augmentation.")]
+Out = Annotated[Path, typer.Option(help="Folder that holds all runs.")]
+Set = Annotated[
+    list[str] | None, typer.Option("--set", help="Change a setting: plan.epochs=5, head.beta=K, tally.on=val.")
+]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, mps; chosen automatically if left out.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
+
+
+@app.command()
+def train(
+    task: Annotated[str, typer.Argument(help="See `balcal list tasks`.")] = "fashion",
+    method: Annotated[str, typer.Argument(help="See `balcal list methods`; join with +.")] = "balcal",
+    seed: Seed = 0,
+    set_: Set = None,
+    out: Out = Path("runs"),
+    device: Device = None,
+    bf16: Annotated[bool, typer.Option("--bf16", help="Mixed precision (for GPUs; slow on most CPUs).")] = False,
+    compile: Annotated[bool, typer.Option("--compile", help="Compile the backbone with torch.compile.")] = False,
+    quiet: Quiet = False,
+    json: Json = False,
+) -> None:
+    """Train a method on a task; resume it if it was interrupted; do nothing if it is finished."""
+    from balcal import registry
+    from balcal.sessions import train_recipe
+
+    settings = [*(set_ or []), *(["plan.precision=bf16"] if bf16 else []), *(["plan.compile=true"] if compile else [])]
+    recipe = registry.recipe(task, method, seed, settings)
+    figures = train_recipe(recipe, out, device, quiet)
+    if figures is not None:
+        _print_figures(figures, json)
+
+
+@app.command()
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="A run folder, as printed by `balcal train`.")],
+    method: Annotated[str | None, typer.Option("--with", help="A post-hoc method to add, for example ts.")] = None,
+    device: Device = None,
+    json: Json = False,
+) -> None:
+    """Figures of a trained run on its test split."""
+    from balcal import registry
+    from balcal.devices import pick_device
+    from balcal.evaluate import evaluate as evaluate_run
+    from balcal.runs import Run
+
+    found = Run.at(run)
+    asked = found.recipe.method + registry.method(method) if method else found.recipe.method
+    _print_figures(evaluate_run(found, asked, pick_device(device)), json)
+
+
+@app.command(name="list")
+def list_(
+    kind: Annotated[str, typer.Argument(help="methods, tasks, datasets, backbones or metrics")] = "methods",
+    json: Json = False,
+) -> None:
+    """What there is, by name."""
+    from balcal import registry
+
+    entries = {name: _about(entry) for name, entry in registry.table(kind).items()}
+    if json:
+        print(_json.dumps(entries, indent=2))
+        return
+    width = max(map(len, entries))
+    for name, about in entries.items():
+        print(f"{name:<{width}}  {about}")
+
+
+@app.command()
+def show(method: Annotated[str, typer.Argument(help="A method, or several joined by +.")], json: Json = False) -> None:
+    """What a method changes, with its settings and its formula."""
+    from balcal import registry
+    from balcal.recipe import describe
+
+    found = registry.method(method)
+    if json:
+        print(_json.dumps(describe(found), indent=2))
+        return
+    print(f"{found.name}: {found.about}\n")
+    for role, owner in found.changes.items():
+        print(f"  {role:<13}{getattr(found, role)}" + (f"   (by {owner})" if owner != found.name else ""))
+    if not found.changes:
+        print("  changes nothing")
+    for module in dict.fromkeys(type(getattr(found, role)).__module__ for role in found.changes):
+        print(f"\n{sys.modules[module].__doc__}")
+
+
+@app.command()
+def demo(out: Out = Path("runs"), seed: Seed = 0, device: Device = None) -> None:
+    """Train vanilla, balcal and balcal-auto on the embedded images, compare them, draw a reliability diagram."""
+    from balcal.demo import run_demo
+
+    run_demo(out, seed, device)
+
+
+def _about(entry: Any) -> str:
+    for name in ("about", "source"):
+        if getattr(entry, name, None):
+            return str(getattr(entry, name))
+    return (
+        (entry.__doc__ or "").strip().split("\n")[0]
+        if hasattr(entry, "__name__") and entry.__name__ != "<lambda>"
+        else ""
+    )
+
+
+def _print_figures(figures: dict[str, Any], as_json: bool) -> None:
+    from balcal.metrics.verdict import Verdict
+
+    if as_json:
+        print(_json.dumps(figures, indent=2))
+        return
+    print(f"{figures['task']} {figures['method']} seed {figures['seed']}, epoch {figures['epoch'] + 1} chosen")
+    print(Verdict(**figures["test"]))
+    print(f"run: {figures['run']}")
+
+
+def main(run: Callable[[], Any] = app) -> None:
+    """Errors that the user can mend are one sentence; anything else is ours, and keeps its traceback."""
+    try:
+        run()
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except Exception as error:
+        from balcal.core import BalcalError
+
+        if not isinstance(error, BalcalError):
+            raise
+        print(f"balcal: {error}", file=sys.stderr)
+        sys.exit(getattr(error, "exit_code", 1))

@@ -1,0 +1,135 @@
+"""Batches for the loop. Position (epoch, step) decides everything about a batch: order, crops, flips.
+
+A run in several processes asks for the same batches as a run in one; each process takes its own share of every batch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from balcal.core import BalcalError
+from balcal.data.catalog import Dataset
+from balcal.data.images import ImageSet
+from balcal.randomness import generator, stream
+
+Batch = tuple[Tensor, Tensor]
+
+
+class Batches(Protocol):
+    """A source of (images, labels); `len` is the number of batches in an epoch."""
+
+    def __len__(self) -> int: ...
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]: ...
+    def share(self, labels: Tensor) -> float:
+        """This process's part of a batch relative to an even one: unequal parts must not count equally."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Pixels:
+    """From bytes (N, H, W, C) to what the network sees: cropped and flipped if asked, normalised, (N, C, H, W)."""
+
+    mean: Tensor
+    std: Tensor
+    augment: str = "none"
+    pad: int = 4
+
+    @staticmethod
+    def of(dataset: Dataset, device: torch.device, augment: str = "none") -> Pixels:
+        mean, std = (torch.tensor(x, device=device) * 255 for x in (dataset.mean, dataset.std))
+        return Pixels(mean, std, augment)
+
+    def __call__(self, images: Tensor, draws: Tensor) -> Tensor:
+        """`draws` (N, 3), uniform in [0, 1): for each image its vertical shift, its horizontal shift, its flip."""
+        if self.augment != "none":
+            images = self._augmented(images, draws.to(images.device))
+        return ((images.float() - self.mean) / self.std).permute(0, 3, 1, 2)
+
+    def _augmented(self, images: Tensor, draws: Tensor) -> Tensor:
+        n, height, width, _ = images.shape
+        rows = torch.arange(height, device=images.device).expand(n, -1)
+        columns = torch.arange(width, device=images.device).expand(n, -1)
+        if "flip" in self.augment:
+            columns = torch.where(draws[:, 2:] < 0.5, columns.flip(1), columns)
+        if "crop" in self.augment:
+            shift = (draws[:, :2] * (2 * self.pad + 1)).long()
+            rows, columns = rows + shift[:, :1], columns + shift[:, 1:]
+            images = torch.nn.functional.pad(images, (0, 0, self.pad, self.pad, self.pad, self.pad))
+        return images[torch.arange(n, device=images.device)[:, None, None], rows[:, :, None], columns[:, None, :]]
+
+
+@dataclass(frozen=True, eq=False)
+class MemoryBatches:
+    """Batches of an image set in memory: shuffled and augmented when there is a seed, in order and plain when not."""
+
+    data: ImageSet
+    pixels: Pixels
+    batch_size: int
+    seed: int | None = None
+    rank: int = 0
+    size: int = 1
+
+    def __post_init__(self) -> None:
+        if not len(self.data):
+            raise BalcalError("a split is empty: there is nothing to make batches of")
+        if self.seed is not None and min(self.batch_size, len(self.data)) < self.size:
+            raise BalcalError(
+                f"a batch of {self.batch_size} cannot be shared among {self.size} processes: make it larger"
+            )
+
+    def __len__(self) -> int:
+        if self.seed is not None and len(self.data) >= self.batch_size:
+            return len(self.data) // self.batch_size  # full batches only; another few images sit out each epoch
+        return math.ceil(len(self.data) / self.batch_size)
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
+        n, device = len(self.data), self.data.labels.device
+        order, draws = torch.arange(n), torch.zeros(n, 3)
+        if self.seed is not None:
+            order = torch.randperm(n, generator=generator(self.seed, "order", epoch))
+            draws = torch.rand(n, 3, generator=generator(self.seed, "augment", epoch))
+        for step in range(start, len(self)):
+            batch = slice(step * self.batch_size, min((step + 1) * self.batch_size, n))
+            rows, draw = (x[batch][self.rank :: self.size] for x in (order, draws))
+            rows = rows.to(device)
+            yield self.pixels(self.data.images[rows], draw), self.data.labels[rows]
+
+    def share(self, labels: Tensor) -> float:
+        return len(labels) * self.size / min(self.batch_size, len(self.data))
+
+
+@dataclass(frozen=True, eq=False)
+class LoaderBatches:
+    """Somebody's own loader of (x, y). Its shuffling is made a function of (seed, epoch) by seeding torch for it."""
+
+    loader: Iterable[Any]
+    device: torch.device
+    seed: int
+
+    def __len__(self) -> int:
+        try:
+            return len(self.loader)  # type: ignore[arg-type]
+        except TypeError:
+            raise BalcalError(
+                "the loader has no length: wrap it so that len(loader) gives its number of batches"
+            ) from None
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
+        torch.manual_seed(stream(self.seed, "order", epoch))  # samplers draw their order from torch's generator
+        for step, batch in enumerate(self.loader):
+            if step >= start:
+                try:
+                    images, labels = batch
+                except (TypeError, ValueError):
+                    raise BalcalError("the loader must give pairs (images, labels)") from None
+                yield images.to(self.device, non_blocking=True), labels.to(self.device, non_blocking=True)
+            torch.manual_seed(stream(self.seed, "load", epoch, step + 1))  # for draws made while loading the next one
+
+    def share(self, labels: Tensor) -> float:
+        return 1.0

@@ -1,0 +1,121 @@
+"""The machine: which device, how memory is given back, and the other processes of the same run."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from balcal.core import BalcalError
+
+
+def pick_device(name: str | None = None) -> torch.device:
+    """The named device, or the best one there is."""
+    if name is None:
+        if torch.cuda.is_available():
+            return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise BalcalError(f"cannot use device `{name}` ({reason}); leave --device out to pick one") from None
+    return device
+
+
+def keep_freed_memory() -> bool:
+    """Ask glibc to reuse large blocks instead of giving them back after each batch (fewer page faults on CPUs).
+
+    `MALLOC_MMAP_THRESHOLD_` in the environment does the same from outside, and then wins. Other libcs: nothing happens.
+    """
+    if not sys.platform.startswith("linux") or "MALLOC_MMAP_THRESHOLD_" in os.environ:
+        return False
+    trim_threshold, mmap_threshold, one_gib = -1, -3, 1 << 30
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):
+        return False
+    return all(mallopt(option, one_gib) == 1 for option in (trim_threshold, mmap_threshold))
+
+
+@dataclass(frozen=True)
+class World:
+    """The processes of one run. Alone, every call here returns at once."""
+
+    rank: int = 0
+    size: int = 1
+    control: dist.ProcessGroup | None = None
+    """a gloo group for small facts held in ordinary memory, so that asking never waits for a GPU"""
+
+    @property
+    def first(self) -> bool:
+        """Only the first process writes and speaks."""
+        return self.rank == 0
+
+    def sum(self, *tensors: Tensor) -> None:
+        """Add up in place over all processes."""
+        if self.size > 1:
+            for tensor in tensors:
+                dist.all_reduce(tensor)
+
+    def share(self, *tensors: Tensor) -> None:
+        """Everybody takes what the first process has."""
+        if self.size > 1:
+            for tensor in tensors:
+                dist.broadcast(tensor, src=0)
+
+    def any(self, flag: bool) -> bool:
+        """Whether it is so for at least one process; all of them hear the same answer."""
+        if self.size == 1:
+            return flag
+        fact = torch.tensor([int(flag)])
+        dist.all_reduce(fact, group=self.control)
+        return bool(fact)
+
+    def wait(self) -> None:
+        if self.size > 1:
+            dist.barrier(group=self.control)
+
+
+def current_world() -> World:
+    """The processes that somebody else set up, if any: for use inside a foreign loop."""
+    if dist.is_available() and dist.is_initialized():
+        return World(dist.get_rank(), dist.get_world_size())
+    return World()
+
+
+@contextmanager
+def joined_world(device: torch.device) -> Iterator[World]:
+    """Join the other processes that torchrun started, for as long as the block lasts."""
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    if size == 1:
+        yield World()
+        return
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=timedelta(minutes=10))
+    try:
+        yield World(dist.get_rank(), size, dist.new_group(backend="gloo"))
+    except RuntimeError as error:
+        if not _lost_contact(error):
+            raise
+        raise BalcalError(
+            "another process of this run has ended, so this one stops too; "
+            "what was saved is intact: start the same command again to resume"
+        ) from error
+    finally:
+        dist.destroy_process_group()
+
+
+def _lost_contact(error: RuntimeError) -> bool:
+    words = ("Connection closed", "Connection reset", "Broken pipe", "NCCL", "Timed out", "Socket", "recv", "send")
+    return isinstance(error, dist.DistError) or any(word in str(error) for word in words)

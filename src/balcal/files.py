@@ -1,0 +1,72 @@
+"""Files that are either there in full or not there at all."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from balcal.core import BalcalError
+
+
+def write_atomic(path: Path, content: bytes) -> None:
+    """Write beside, flush to disk, rename. A crash leaves the old file or the new one; a full disk leaves no debris."""
+    beside = path.with_name(f".unfinished-{os.getpid()}-{path.name}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(beside, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except OSError as error:
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
+        raise BalcalError(
+            f"cannot write {path} ({error.strerror}): make room or choose another folder with --out; "
+            "what was saved before is intact"
+        ) from None
+
+
+def sweep(folder: Path) -> None:
+    """Remove what a killed process left half-written."""
+    for debris in folder.glob("**/.unfinished-*"):
+        debris.unlink(missing_ok=True)
+
+
+def save_sealed(folder: Path, stem: str, value: Any) -> Path:
+    """Save tensors as `stem.<checksum>.pt`: the name tells whether the content is whole, and torch.load reads it."""
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    content = buffer.getvalue()
+    path = folder / f"{stem}.{_seal(content)}.pt"
+    write_atomic(path, content)
+    return path
+
+
+def load_sealed(path: Path) -> Any:
+    """What `save_sealed` saved, or an error that says what is wrong with it."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise BalcalError(f"cannot read {path} ({error.strerror})") from None
+    if path.suffixes[-2:-1] != [f".{_seal(content)}"]:
+        raise BalcalError(f"checkpoint {path} is damaged: its content does not match the checksum in its name")
+    try:
+        return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    except Exception as error:
+        raise BalcalError(f"{path} is not a checkpoint of balcal ({type(error).__name__})") from None
+
+
+def _seal(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]

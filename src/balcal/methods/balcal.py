@@ -1,0 +1,229 @@
+"""Ni, Zhao, Guo, Yang et al.: Balancing Two Classifiers via A Simplex ETF Structure for Model Calibration. CVPR 2025.
+
+Beside the learnable classifier s = W z + b stands a fixed one on a simplex ETF M, behind an adapter A:
+
+    e = beta unit(A(z)) M
+    p = gamma softmax(s) + (1 - gamma) softmax(e)             (fusion of probabilities, the paper's)
+    L = gamma Loss(s, y) + (1 - gamma) Loss(e, y)
+
+After every epoch gamma solves  conf(gamma) = delta acc(gamma). With beta = 1 the ETF head is timid and tempers an
+over-confident classifier; with beta = K it is bold and lifts an under-confident one.
+
+`balcal-logits` fuses softmax(gamma s + (1 - gamma) e), as the released code does. `balcal-auto` is ours: logit fusion,
+gamma solved on the validation split with delta = 1, so that nothing is left to tune.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from balcal import balance
+from balcal.core import BalcalError, Classifier, Fusion, Head, Outputs, Record, Split, Sums
+from balcal.etf import ConvAdapter, NoAdapter, VectorAdapter, adapted_width, simplex_etf
+from balcal.recipe import Method
+
+Beta = float | Literal["K"]
+Adapter = Literal["vector", "conv"] | None
+ADAPTERS: dict[str, type[VectorAdapter] | type[ConvAdapter]] = {"vector": VectorAdapter, "conv": ConvAdapter}
+
+
+class EtfHead(Head):
+    """The fixed classifier alone. Its dials are buffers: the frame, beta, delta."""
+
+    etf: Tensor
+    beta: Tensor
+    delta: Tensor
+
+    def __init__(self, fixed: Fixed, weights: tuple[float, ...] = (1.0,), fusion: Fusion = "probs") -> None:
+        super().__init__(weights, fusion)
+        self.adapter = fixed.adapter
+        self.register_buffer("etf", fixed.etf)
+        self.register_buffer("beta", torch.tensor(fixed.beta))
+        self.register_buffer("delta", torch.tensor(fixed.delta))
+
+    def etf_logits(self, features: Tensor, feature_map: Tensor | None) -> Tensor:
+        return self.beta * F.normalize(self.adapter(features, feature_map), dim=1) @ self.etf
+
+    def forward(self, features: Tensor, feature_map: Tensor | None) -> Outputs:
+        return self.outputs(self.etf_logits(features, feature_map))
+
+
+class BalancedHead(EtfHead):
+    """The learnable classifier and the fixed one, gamma between them."""
+
+    def __init__(self, classifier: nn.Linear, fixed: Fixed, spec: Balanced) -> None:
+        super().__init__(fixed, (spec.gamma, 1 - spec.gamma), spec.fusion)
+        self.classifier = classifier
+        self.loss_follows = spec.loss_follows
+
+    def forward(self, features: Tensor, feature_map: Tensor | None) -> Outputs:
+        return self.outputs(self.classifier(features), self.etf_logits(features, feature_map))
+
+    @property
+    def gamma(self) -> float:
+        return float(self.weights[0])
+
+    def set_gamma(self, gamma: float) -> None:
+        self.weights.copy_(torch.tensor([gamma, 1 - gamma]))
+        if self.loss_follows:
+            self.loss_weights.copy_(self.weights)
+
+
+@dataclass(frozen=True, eq=False)
+class Fixed:
+    """The parts of the fixed classifier, made to measure."""
+
+    adapter: nn.Module
+    etf: Tensor
+    beta: float
+    delta: float
+
+    @staticmethod
+    def build(features: int, num_classes: int, spec: Etf | Balanced) -> Fixed:
+        beta = float(num_classes if spec.beta == "K" else spec.beta)
+        width = adapted_width(features, num_classes) if spec.adapter else features
+        etf = simplex_etf(width, num_classes)
+        adapter = ADAPTERS[spec.adapter](features, width) if spec.adapter else NoAdapter()
+        return Fixed(adapter, etf, beta, spec.delta)
+
+
+def _check(spec: Etf | Balanced) -> None:
+    if spec.beta != "K" and not spec.beta > 0:
+        raise BalcalError(f"head.beta must be above 0 (or K), not {spec.beta}")
+    if not 0 < spec.delta <= 1:
+        raise BalcalError(f"head.delta must lie in (0, 1], not {spec.delta}")
+
+
+@dataclass(frozen=True)
+class Etf:
+    """The ETF classifier in place of the learnable one."""
+
+    beta: Beta = 1.0
+    delta: float = 0.95
+    adapter: Adapter = None
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    @property
+    def needs_map(self) -> bool:
+        return self.adapter == "conv"
+
+    def __call__(self, features: int, num_classes: int, learnable: nn.Linear | None = None) -> Head:
+        return EtfHead(Fixed.build(features, num_classes, self))
+
+
+@dataclass(frozen=True)
+class Balanced:
+    """Both classifiers. `gamma` is where it starts; `loss_follows` says whether the loss uses the solved one."""
+
+    beta: Beta = 1.0
+    delta: float = 0.95
+    adapter: Adapter = "vector"
+    fusion: Fusion = "probs"
+    gamma: float = 0.5
+    loss_follows: bool = True
+
+    def __post_init__(self) -> None:
+        _check(self)
+        if not 0 <= self.gamma <= 1:
+            raise BalcalError(f"head.gamma must lie in [0, 1], not {self.gamma}")
+
+    @property
+    def needs_map(self) -> bool:
+        return self.adapter == "conv"
+
+    def __call__(self, features: int, num_classes: int, learnable: nn.Linear | None = None) -> Head:
+        classifier = learnable or nn.Linear(features, num_classes)
+        return BalancedHead(classifier, Fixed.build(features, num_classes, self), self)
+
+
+H = TypeVar("H", bound=Head)
+
+
+def _head(model: Classifier, kind: type[H], dial: str) -> H:
+    if not isinstance(model.head, kind):
+        raise BalcalError(f"only a {kind.__name__} has a {dial} to solve, this model has a {type(model.head).__name__}")
+    return model.head
+
+
+@dataclass(frozen=True)
+class SolveGamma:
+    """Re-solve gamma after every epoch, on the training batches as they were seen or on the validation split."""
+
+    on: Split = "train"
+    points: int = 129
+    guard: float = 0.01
+
+    def start(self, model: Classifier) -> Sums:
+        return balance.start_sums(self.points, model.head.weights.device)
+
+    def add(self, sums: Sums, outputs: Outputs, labels: Tensor) -> None:
+        add = balance.add_gamma_logits if outputs.fusion == "logits" else balance.add_gamma_probs
+        standard, etf = outputs.logits.detach()
+        add(sums, standard, etf, labels)
+
+    def finish(self, sums: Sums, model: Classifier) -> Record:
+        head = _head(model, BalancedHead, "gamma")
+        curve = balance.Curve.of(sums, balance.gamma_grid(self.points, sums["conf"]))
+        solution = balance.solve_gamma(curve, float(head.delta), self.guard)
+        head.set_gamma(solution.value)
+        return solution.record("gamma")
+
+
+@dataclass(frozen=True)
+class SolveBeta:
+    """Re-solve beta of an ETF head after every epoch: the dynamic-beta ablation.
+
+    Counted as a factor on the beta of the epoch, so that logits are all it needs to see.
+    """
+
+    on: Split = "train"
+    points: int = 129
+
+    def start(self, model: Classifier) -> Sums:
+        return balance.start_sums(self.points, model.head.weights.device)
+
+    def add(self, sums: Sums, outputs: Outputs, labels: Tensor) -> None:
+        balance.add_scale(sums, outputs.logits[0].detach(), labels)
+
+    def finish(self, sums: Sums, model: Classifier) -> Record:
+        head = _head(model, EtfHead, "beta")
+        curve = balance.Curve.of(sums, balance.scale_grid(self.points, sums["conf"]))
+        solution = balance.solve_scale(curve, float(head.delta))
+        head.beta.mul_(solution.value).clamp_(1e-3, 1e4)
+        return solution.record("scale") | {"beta": float(head.beta)}
+
+
+_MORE = "beside the learnable classifier a fixed ETF one; gamma re-solved every epoch"
+
+METHODS = {
+    m.name: m
+    for m in (
+        Method("balcal", head=Balanced(), tally=SolveGamma(), about=f"{_MORE}; probability fusion"),
+        Method("balcal-k", head=Balanced(beta="K"), tally=SolveGamma(), about=f"{_MORE}; beta = K lifts confidence"),
+        Method("balcal-logits", head=Balanced(fusion="logits"), tally=SolveGamma(), about=f"{_MORE}; logit fusion"),
+        Method(
+            "balcal-auto",
+            head=Balanced(fusion="logits", delta=1.0),
+            tally=SolveGamma(on="val"),
+            about="ours: logit fusion, gamma solved on the validation split, nothing to tune",
+        ),
+        Method("balcal-noadapter", head=Balanced(adapter=None), tally=SolveGamma(), about="ablation: no adapter"),
+        Method("balcal-fixed", head=Balanced(), about="ablation: gamma 0.5 in loss and fusion"),
+        Method(
+            "balcal-fixedloss",
+            head=Balanced(loss_follows=False),
+            tally=SolveGamma(),
+            about="ablation: gamma 0.5 in the loss, solved in the fusion",
+        ),
+        Method("balcal-beta", head=Etf(), tally=SolveBeta(), about="ablation: ETF classifier alone, beta re-solved"),
+        Method("etf-1", head=Etf(), about="ablation: ETF classifier alone, beta = 1"),
+        Method("etf-k", head=Etf(beta="K"), about="ablation: ETF classifier alone, beta = K"),
+    )
+}

@@ -1,0 +1,98 @@
+"""Plain training: one linear classifier, cross-entropy, the epoch with the lowest validation NLL.
+
+    L = mean_i( -log softmax(z_i)[y_i] )
+
+`VANILLA` fills every role. Every other method fills only what it changes, and takes the rest from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Generator, Tensor, nn
+from torch.nn import functional as F
+
+from balcal.core import Classifier, Head, Outputs, Record, Resolve, Term
+from balcal.recipe import Method
+
+
+@dataclass(frozen=True)
+class CrossEntropy:
+    """-log p(label), averaged."""
+
+    def __call__(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return F.cross_entropy(logits.float(), labels)
+
+
+@dataclass(frozen=True)
+class NoMix:
+    """The batch as it is: one input, one term."""
+
+    def __call__(self, images: Tensor, labels: Tensor, rng: Generator) -> tuple[Tensor, Resolve]:
+        return images, lambda outputs: [Term(1.0, outputs, labels)]
+
+
+class LinearHead(Head):
+    """One branch with weight one."""
+
+    def __init__(self, classifier: nn.Linear) -> None:
+        super().__init__([1.0])
+        self.classifier = classifier
+
+    def forward(self, features: Tensor, feature_map: Tensor | None) -> Outputs:
+        return self.outputs(self.classifier(features))
+
+
+@dataclass(frozen=True)
+class Linear:
+    """One learnable linear classifier."""
+
+    needs_map = False
+
+    def __call__(self, features: int, num_classes: int, learnable: nn.Linear | None = None) -> Head:
+        return LinearHead(learnable or nn.Linear(features, num_classes))
+
+
+@dataclass(frozen=True)
+class AllTrainable:
+    """Before an epoch: nothing to do."""
+
+    def __call__(self, model: Classifier, progress: float) -> None:
+        pass
+
+
+@dataclass(frozen=True)
+class Lowest:
+    """The epoch with the lowest value of a validation figure; the first one, if several are equal."""
+
+    figure: Literal["val_nll", "val_ece"] = "val_nll"
+
+    def __call__(self, history: Sequence[Record]) -> int:
+        return min(range(len(history)), key=lambda epoch: history[epoch][self.figure])
+
+
+@dataclass(frozen=True)
+class Unchanged:
+    """No calibration after training."""
+
+    def identity(self, num_classes: int) -> nn.Module:
+        return nn.Identity()
+
+    def fit(self, log_probs: Tensor, labels: Tensor) -> nn.Module:
+        return nn.Identity()
+
+
+VANILLA = Method(
+    "vanilla",
+    loss=CrossEntropy(),
+    mix=NoMix(),
+    head=Linear(),
+    before_epoch=AllTrainable(),
+    select=Lowest(),
+    posthoc=Unchanged(),
+    origin=(),
+)
+
+METHODS = {"vanilla": Method("vanilla", about="cross-entropy on one linear classifier")}

@@ -1,0 +1,178 @@
+"""A model is a backbone and a head; `wrap` makes one of any network, `build` of a recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, cast
+
+import torch
+from torch import Generator, Tensor, nn
+
+from balcal import registry
+from balcal.core import Backbone, BalcalError, Outputs, Record, Sums, Term, check_labels
+from balcal.devices import World, current_world
+from balcal.methods.vanilla import VANILLA
+from balcal.recipe import Method, Recipe
+from balcal.tapping import CustomFeatures, TappedNetwork, find_classifier, own_classifier
+
+
+class Model(nn.Module):
+    """`model(x)` gives calibrated log-probabilities (N, K), in training and in use alike.
+
+    `model(x, branches=True)` gives the branches that the loss is made of. In somebody else's loop two calls are enough:
+    `model.loss(x, y)` for each batch, `model.end_epoch()` after each epoch.
+    """
+
+    def __init__(
+        self, backbone: nn.Module, num_classes: int, method: Method, learnable: nn.Linear | None = None
+    ) -> None:
+        super().__init__()
+        if num_classes < 2:
+            raise BalcalError(f"a classifier needs at least 2 classes, not {num_classes}")
+        self.num_classes = num_classes
+        self.method = method
+        self.backbone = backbone
+        features = cast(Backbone, backbone).num_features
+        if method.head.needs_map and isinstance(backbone, TappedNetwork | CustomFeatures):
+            raise BalcalError("adapter=conv needs a backbone with forward_features and forward_head, as timm's have")
+        self.head = method.head(features, num_classes, learnable)
+        self.posthoc = method.posthoc.identity(num_classes)
+        self._sums: Sums | None = None
+
+    def forward(self, x: Tensor, branches: bool = False) -> Tensor | Outputs:
+        backbone = cast(Backbone, self.backbone)
+        feature_map = backbone.forward_features(x)
+        features = backbone.forward_head(feature_map, pre_logits=True)
+        if features.ndim != 2 or features.shape[1] != backbone.num_features:
+            raise BalcalError(
+                f"the backbone gave features of shape {tuple(features.shape)}, expected (N, {backbone.num_features}): "
+                "pass features= a function from images to a matrix, and num_features= its width"
+            )
+        with torch.autocast(features.device.type, enabled=False):
+            dtype = self.head.weights.dtype
+            outputs: Outputs = self.head(
+                features.to(dtype), feature_map.to(dtype) if self.method.head.needs_map else None
+            )
+            return outputs if branches else self.posthoc(outputs.log_probs())
+
+    def loss(self, images: Tensor, labels: Tensor, rng: Generator | None = None) -> Tensor:
+        """The training loss of a batch; also counts the batch for the end of the epoch."""
+        check_labels(labels, self.num_classes, "this batch")
+        rng = rng or Generator().manual_seed(int(torch.randint(2**62, ())))
+        tally = self.method.tally
+        if tally and tally.on == "train" and self._sums is None:
+            self._sums = tally.start(self)
+        return batch_loss(self, self.method, images, labels, rng, self._sums)
+
+    def end_epoch(self, val_loader: Iterable[Any] | None = None) -> Record:
+        """Set the method's dials for the next epoch and say what they are; all processes of a run agree on them."""
+        tally = self.method.tally
+        if tally is None:
+            return {}
+        if tally.on == "val":
+            if val_loader is None:
+                raise BalcalError(f"`{self.method.name}` balances on validation data: call end_epoch(val_loader)")
+            self._sums = tally.start(self)
+            device = self.head.weights.device
+            was_training = self.training
+            self.eval()
+            with torch.no_grad():
+                for images, labels in val_loader:
+                    tally.add(self._sums, self(images.to(device), branches=True), labels.to(device))
+            self.train(was_training)
+        if self._sums is None:
+            raise BalcalError(
+                "nothing was counted in this epoch: call model.loss(x, y) for each batch before end_epoch()"
+            )
+        record = finish_tally(self, self._sums, current_world())
+        self._sums = None
+        return record
+
+
+def batch_loss(
+    network: nn.Module, method: Method, images: Tensor, labels: Tensor, rng: Generator, sums: Sums | None
+) -> Tensor:
+    """The one line that trains everything (see core.py). `network` is the model, or its distributed wrapper."""
+    inputs, resolve = method.mix(images, labels, rng)
+    outputs: Outputs = network(inputs, branches=True)
+    terms = resolve(outputs)
+    if sums is not None and method.tally is not None:
+        for term in terms:
+            if term.counts:
+                method.tally.add(sums, term.outputs, term.labels)
+    return torch.stack([term.weight * _over_branches(method, term) for term in terms]).sum() + outputs.penalty
+
+
+def _over_branches(method: Method, term: Term) -> Tensor:
+    shares = zip(term.outputs.loss_weights, term.outputs.logits, strict=True)
+    return torch.stack([share * method.loss(logits, term.labels) for share, logits in shares]).sum()
+
+
+def finish_tally(model: Model, sums: Sums, world: World) -> Record:
+    """Add up over processes, let the tally set the head's dials, and make sure that all processes have the same."""
+    world.sum(*sums.values())
+    record = model.method.tally.finish(sums, model) if model.method.tally else {}
+    world.share(*model.head.buffers())
+    return record
+
+
+def as_method(method: Method | str) -> Method:
+    return registry.method(method) if isinstance(method, str) else method.filled(VANILLA)
+
+
+def wrap(
+    network: nn.Module,
+    num_classes: int,
+    method: Method | str = "balcal",
+    features: Callable[[Tensor], Tensor] | None = None,
+    num_features: int | None = None,
+) -> Model:
+    """A calibrated model from any network.
+
+    - A backbone in timm's manner (`num_features`, `forward_features`, `forward_head`) is used as it is.
+    - Otherwise the last `nn.Linear` is found and its input tapped. If it already has `num_classes` outputs it stays the
+      learnable classifier, weights and all.
+    - Otherwise pass `features=`, a function from images to a matrix (N, D), and `num_features=` D.
+
+    The network is taken over, not copied.
+
+    >>> wrap(nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10)), num_classes=10).head.fusion
+    'probs'
+    """
+    chosen = as_method(method)
+    if features is not None:
+        if num_features is None:
+            num_features = getattr(network, "num_features", None)
+        if num_features is None:
+            raise BalcalError("wrap cannot know how wide features(x) is: pass num_features= as well")
+        return _placed(Model(CustomFeatures(network, features, num_features), num_classes, chosen), network)
+    if isinstance(network, Backbone):
+        model = Model(cast(nn.Module, network), num_classes, chosen, own_classifier(network, num_classes))
+        leave = getattr(network, "reset_classifier", None)
+        if leave is not None:
+            leave(0)
+        return _placed(model, model.backbone)
+    path = find_classifier(network, num_classes)
+    classifier = cast(nn.Linear, network.get_submodule(path))
+    tapped = TappedNetwork(network, path, classifier)
+    model = Model(tapped, num_classes, chosen, classifier if classifier.out_features == num_classes else None)
+    tapped.take_over()
+    return _placed(model, network)
+
+
+def _placed(model: Model, network: nn.Module) -> Model:
+    """The new parts go where the network is."""
+    first = next(network.parameters(), None)
+    if first is not None:
+        model.head.to(first.device)
+        model.posthoc.to(first.device)
+    return model
+
+
+def build(recipe: Recipe) -> Model:
+    """The recipe's model with fresh weights, drawn from torch's generator as it stands."""
+    dataset = registry.dataset(recipe.task.dataset)
+    model = Model(
+        registry.backbone(recipe.task.backbone, dataset.channels), dataset.num_classes, as_method(recipe.method)
+    )
+    return cast(Model, model.to(memory_format=torch.channels_last))  # type: ignore[call-overload]

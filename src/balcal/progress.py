@@ -1,0 +1,113 @@
+"""What a person sees while it trains: a bar on a terminal, plain lines elsewhere, an honest estimate in both."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from balcal.core import Record
+
+VAL_COST = 1 / 3
+"""a validation batch relative to a training batch: forward without backward"""
+
+
+class Progress:
+    """Speaks on stderr, so that stdout stays for results. `log` gets every finished epoch and every note as well."""
+
+    def __init__(self, title: str, quiet: bool = False, log: Callable[[str], None] | None = None) -> None:
+        self.title = title
+        self.quiet = quiet
+        self.log = log or (lambda line: None)
+        self._bar: Any = None
+        self._shown_at = 0.0
+
+    def start(self, epochs: int, at_epoch: int, at_step: int, train_batches: int, val_batches: int) -> None:
+        self.epochs, self.epoch = epochs, at_epoch
+        self.per_epoch = train_batches + val_batches * VAL_COST
+        self.done = self.begun = at_epoch * self.per_epoch + at_step
+        self.started = self.epoch_started = time.monotonic()
+        if not self.quiet and sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, TextColumn
+            from rich.progress import Progress as RichProgress
+
+            self._bar = RichProgress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                TextColumn("{task.fields[told]}"),
+                console=Console(stderr=True),
+            )
+            self._bar.start()
+            self._task = self._bar.add_task(self.title, total=epochs * self.per_epoch, completed=self.done, told="")
+
+    def train_batch(self, loss: Tensor) -> None:
+        self.done += 1
+        if self._due():
+            self._show(f"epoch {self.epoch + 1}/{self.epochs}  loss {float(loss):.3f}  {self.left()}")
+
+    def val_batch(self) -> None:
+        self.done += VAL_COST
+        if self._due():
+            self._show(f"epoch {self.epoch + 1}/{self.epochs}  validating  {self.left()}")
+
+    def end_epoch(self, record: Record) -> None:
+        now = time.monotonic()
+        self.epoch = record["epoch"] + 1
+        self.done = self.epoch * self.per_epoch
+        line = f"epoch {self.epoch}/{self.epochs}  {summary(record)}  {now - self.epoch_started:.1f} s"
+        self.epoch_started = now
+        self.log(f"{self.title}: {line}")
+        if self._bar:
+            self._show(line + (f"  {self.left()}" if self.epoch < self.epochs else ""))
+        else:
+            self.note(f"{self.title}: {line}" + (f", {self.left()}" if self.epoch < self.epochs else ""), log=False)
+
+    def left(self) -> str:
+        """From the pace of this session only, so a resumed run does not inherit somebody else's machine."""
+        gone, worked = time.monotonic() - self.started, self.done - self.begun
+        seconds = gone / max(worked, 1e-9) * (self.epochs * self.per_epoch - self.done)
+        if worked < 3:
+            return "estimating"
+        return f"about {seconds / 60:.0f} min left" if seconds > 90 else f"about {seconds:.0f} s left"
+
+    def note(self, text: str, log: bool = True) -> None:
+        if log:
+            self.log(text)
+        if self.quiet:
+            return
+        if self._bar:
+            self._bar.console.print(text, markup=False, highlight=False)
+        else:
+            print(text, file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        if self._bar:
+            self._bar.stop()
+            self._bar = None
+
+    def _due(self) -> bool:
+        """Twice a second: reading a loss makes an accelerator wait."""
+        if self._bar is None or time.monotonic() - self._shown_at < 0.5:
+            return False
+        self._shown_at = time.monotonic()
+        return True
+
+    def _show(self, told: str) -> None:
+        self._bar.update(self._task, completed=self.done, told=told)
+
+
+def summary(record: Record) -> str:
+    """An epoch in a few words.
+
+    >>> summary({"loss": 0.5, "val_nll": 0.4, "val_acc": 0.9, "val_ece": 0.02, "gamma": 0.93})
+    'loss 0.500  val NLL 0.400  acc 90.0%  ECE 2.0%  gamma 0.930'
+    """
+    dials = "".join(f"  {dial} {record[dial]:.3f}" for dial in ("gamma", "beta") if dial in record)
+    return (
+        f"loss {record['loss']:.3f}  val NLL {record['val_nll']:.3f}  acc {record['val_acc']:.1%}  "
+        f"ECE {record['val_ece']:.1%}{dials}"
+    )

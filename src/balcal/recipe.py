@@ -1,0 +1,170 @@
+"""A recipe says everything that decides a result: task, method, seed. Frozen records, addressed by content."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal
+
+from balcal.core import BalcalError, BeforeEpoch, HeadSpec, Loss, Mix, PostHoc, Select, Tally
+
+ROLES = ("loss", "mix", "head", "before_epoch", "tally", "select", "posthoc", "parent")
+AFTER_TRAINING = ("select", "posthoc")
+"""Roles that only read what training left behind."""
+
+
+UNSET: Any = None
+"""A role that a method leaves to the default; `Method.filled` puts the default in."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """What a method changes of plain training, one optional field per role.
+
+    `a + b` is the union of what both change; if both change the same field, that is an error that names it.
+    """
+
+    name: str = "vanilla"
+    loss: Loss = UNSET
+    mix: Mix = UNSET
+    head: HeadSpec = UNSET
+    before_epoch: BeforeEpoch = UNSET
+    tally: Tally | None = None
+    select: Select = UNSET
+    posthoc: PostHoc = UNSET
+    parent: str | None = None
+    """the method whose finished run this one starts from"""
+    about: str = field(default="", compare=False)
+    origin: tuple[tuple[str, str], ...] | None = field(default=None, compare=False, repr=False)
+    """(role, name of the method that changed it)"""
+
+    def __post_init__(self) -> None:
+        if self.origin is None:
+            set_here = tuple((role, self.name) for role in ROLES if getattr(self, role) is not None)
+            object.__setattr__(self, "origin", set_here)
+
+    @property
+    def changes(self) -> dict[str, str]:
+        """The roles that differ from plain training, and who changed each.
+
+        >>> Method("warm", parent="vanilla").changes
+        {'parent': 'warm'}
+        """
+        return dict(self.origin or ())
+
+    def __add__(self, other: Method) -> Method:
+        for role in self.changes:
+            if role in other.changes:
+                raise BalcalError(
+                    f"`{self.name}` and `{other.name}` cannot be joined: both set `{role}`: "
+                    f"{getattr(self, role)} and {getattr(other, role)}"
+                )
+        return replace(
+            self,
+            name=f"{self.name}+{other.name}",
+            about="; ".join(filter(None, (self.about, other.about))),
+            origin=(*self.changes.items(), *other.changes.items()),
+            **{role: getattr(other, role) for role in other.changes},
+        )
+
+    def __str__(self) -> str:
+        return self.name
+
+    def for_training(self) -> Method:
+        """Without what is not part of training, so that `balcal+ts` finds the run of `balcal`."""
+        origin = tuple((role, name) for role, name in self.changes.items() if role not in AFTER_TRAINING)
+        name = "+".join(dict.fromkeys(name for _, name in origin)) or "vanilla"
+        return replace(self, name=name, origin=origin, select=UNSET, posthoc=UNSET)
+
+    def filled(self, defaults: Method) -> Method:
+        """Every role filled: mine, or else the default's. What I change stays the same."""
+        missing = {role: getattr(defaults, role) for role in ROLES if getattr(self, role) is None}
+        return replace(self, **missing)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How to optimise: everything about the loop that is not the method and not the data."""
+
+    epochs: int = 30
+    batch_size: int = 128
+    optimiser: Literal["sgd", "adam", "adamw"] = "adam"
+    lr: float = 1e-3
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+    schedule: Literal["constant", "step", "cosine"] = "constant"
+    milestones: tuple[float, ...] = (0.5, 0.75)
+    """`step` divides the rate by ten at these shares of the epochs"""
+    warmup: float = 0.0
+    """share of the epochs in which the rate rises linearly"""
+    clip: float | None = None
+    """largest norm of the gradient"""
+    accumulate: int = 1
+    """batches per optimiser step"""
+    precision: Literal["fp32", "bf16"] = "fp32"
+    compile: bool = False
+    keep: Literal["best", "all"] = "best"
+    """whose weights stay on disk: the best epoch's, or every epoch's"""
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size", "accumulate"):
+            if getattr(self, name) < 1:
+                raise BalcalError(f"plan.{name} must be at least 1, not {getattr(self, name)}")
+        if not self.lr > 0:
+            raise BalcalError(f"plan.lr must be above 0, not {self.lr}")
+
+
+@dataclass(frozen=True)
+class Task:
+    """A question to a method: these images, this network, this plan."""
+
+    name: str
+    dataset: str
+    backbone: str
+    plan: Plan
+    val_size: int
+    """images of the training part held out for validation, drawn per class"""
+    split_seed: int = 1
+    augment: Literal["none", "flip", "crop", "crop+flip"] = "none"
+    tuned: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, compare=False)
+    """settings of methods, by name, that were chosen on this task's validation split"""
+    about: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Same recipe, same bits."""
+
+    task: Task
+    method: Method
+    seed: int = 0
+    overrides: tuple[str, ...] = field(default=(), compare=False)
+
+    def for_training(self) -> Recipe:
+        kept = tuple(o for o in self.overrides if o.split(".")[0] not in AFTER_TRAINING)
+        return replace(self, method=self.method.for_training(), overrides=kept)
+
+    def address(self) -> str:
+        """Where the run of this recipe lives: the same question finds the same answer."""
+        training = self.for_training()
+        return f"{self.task.name}/{training.method.name}-seed{self.seed}-{fingerprint(training)}"
+
+
+def describe(value: Any) -> Any:
+    """A record as plain JSON: its kind and its fields, comments left out."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        shown = {f.name: describe(getattr(value, f.name)) for f in fields(value) if f.compare}
+        return {"kind": type(value).__name__} | shown
+    if isinstance(value, (list, tuple)):
+        return [describe(v) for v in value]
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    return getattr(value, "__qualname__", repr(value))
+
+
+def fingerprint(value: Any) -> str:
+    """Ten letters that change when anything in the record changes."""
+    return hashlib.sha256(json.dumps(describe(value), sort_keys=True).encode()).hexdigest()[:10]

@@ -1,0 +1,139 @@
+"""Everything by name: methods, backbones, data sets, tasks, metrics; each found by looking into its folder."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields, is_dataclass, replace
+from difflib import get_close_matches
+from functools import cache, reduce
+from operator import add
+from typing import Any, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
+from torch import nn
+
+from balcal.core import BalcalError
+from balcal.data.catalog import Dataset
+from balcal.methods.vanilla import VANILLA
+from balcal.recipe import ROLES, Method, Recipe, Task
+
+KINDS = {
+    "methods": "METHODS",
+    "backbones": "BACKBONES",
+    "datasets": "DATASETS",
+    "tasks": "TASKS",
+    "metrics": "METRICS",
+}
+_FOLDERS = {"datasets": "data"}
+
+
+@cache
+def table(kind: str) -> Mapping[str, Any]:
+    """All entries of a kind, by name: the union of the tables at the end of the folder's files."""
+    if kind not in KINDS:
+        raise BalcalError(unknown("kind", kind, KINDS))
+    folder = importlib.import_module(f"balcal.{_FOLDERS.get(kind, kind)}")
+    found: dict[str, Any] = {}
+    for module in sorted(m.name for m in pkgutil.iter_modules(folder.__path__, f"{folder.__name__}.")):
+        for name, entry in getattr(importlib.import_module(module), KINDS[kind], {}).items():
+            if name in found:
+                raise BalcalError(f"two files of {folder.__name__} call something `{name}`; the second is {module}")
+            found[name] = entry
+    return dict(sorted(found.items()))
+
+
+def unknown(what: str, name: str, known: Iterable[str]) -> str:
+    """A sentence for a name that nobody has."""
+    known = sorted(known)
+    near = get_close_matches(name, known, n=1, cutoff=0.5)
+    hint = f"; did you mean `{near[0]}`?" if near else ";"
+    return f"unknown {what} `{name}`{hint} known: {', '.join(known)}"
+
+
+def _named(kind: str, what: str, name: str) -> Any:
+    if name not in table(kind):
+        raise BalcalError(unknown(what, name, table(kind)))
+    return table(kind)[name]
+
+
+def method(name: str) -> Method:
+    """A method, or several joined by `+`, with every role filled.
+
+    >>> method("balcal+ts").changes
+    {'head': 'balcal', 'tally': 'balcal', 'posthoc': 'ts'}
+    """
+    parts: list[Method] = [_named("methods", "method", part.strip()) for part in name.split("+")]
+    return reduce(add, parts).filled(VANILLA)
+
+
+def backbone(name: str, channels: int = 3) -> nn.Module:
+    """A network without a classifier.
+
+    >>> backbone("wrn-16-2").num_features
+    128
+    """
+    build: Callable[[int], nn.Module] = _named("backbones", "backbone", name)
+    return build(channels)
+
+
+def dataset(name: str) -> Dataset:
+    found: Dataset = _named("datasets", "data set", name)
+    return found
+
+
+def task(name: str) -> Task:
+    found: Task = _named("tasks", "task", name)
+    return found
+
+
+def recipe(task_name: str, method_name: str, seed: int = 0, overrides: Iterable[str] = ()) -> Recipe:
+    """A recipe by names: the task's tuned settings for each part of the method, then the overrides on top."""
+    made = Recipe(task(task_name), method(method_name), seed)
+    for part in method_name.split("+"):
+        for path, value in made.task.tuned.get(part.strip(), {}).items():
+            made = override(made, path, value)
+    overrides = tuple(overrides)
+    for text in overrides:
+        path, equals, value = text.partition("=")
+        if not equals:
+            raise BalcalError(f"`{text}` is not a setting: write it as name.field=value")
+        made = override(made, path.strip(), value.strip())
+    return replace(made, overrides=overrides)
+
+
+def override(recipe: Recipe, path: str, value: Any) -> Recipe:
+    """The recipe with one field changed: `plan.lr`, `task.val_size`, `head.beta`, `tally.on`, ..."""
+    root, _, name = path.partition(".")
+    roots = ("plan", "task", *ROLES[:-1])
+    if root not in roots:
+        raise BalcalError(unknown("setting", root, roots))
+    if root == "task":
+        return replace(recipe, task=_changed(recipe.task, root, name, value))
+    if root == "plan":
+        return replace(recipe, task=replace(recipe.task, plan=_changed(recipe.task.plan, root, name, value)))
+    role = getattr(recipe.method, root)
+    if role is None:
+        raise BalcalError(f"`{path}` cannot be set: method `{recipe.method.name}` has no {root}")
+    return replace(recipe, method=replace(recipe.method, **{root: _changed(role, root, name, value)}))
+
+
+def _changed(record: Any, root: str, name: str, value: Any) -> Any:
+    settable = (
+        [f.name for f in fields(record) if f.compare and f.name not in ("name", "plan")] if is_dataclass(record) else []
+    )
+    if name not in settable:
+        if not settable:
+            raise BalcalError(f"`{root}.{name}` cannot be set: {record} has no settings")
+        raise BalcalError(unknown(f"setting of `{root}`", name, settable))
+    wanted = get_type_hints(type(record))[name]
+    if isinstance(value, str) and value.lower() in ("none", "null"):
+        value = None
+    if isinstance(value, str) and "tuple" in str(wanted):
+        value = [part for part in value.strip("()[] ").split(",") if part.strip()]
+    try:
+        return replace(record, **{name: TypeAdapter(wanted).validate_python(value)})
+    except ValidationError as error:
+        reasons = " or ".join(dict.fromkeys(e["msg"][0].lower() + e["msg"][1:] for e in error.errors()))
+        raise BalcalError(f"`{root}.{name}={value}` does not fit: {reasons}") from None

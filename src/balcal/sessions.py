@@ -1,0 +1,111 @@
+"""Two doors to the loop: `fit` for somebody's own model and loaders, `train` for a recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import nullcontext
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from balcal import registry
+from balcal.core import BalcalError, Record
+from balcal.data.batches import LoaderBatches, MemoryBatches, Pixels
+from balcal.devices import World, joined_world, keep_freed_memory, pick_device
+from balcal.evaluate import evaluate, load_splits, predict_batches
+from balcal.model import Model, build
+from balcal.progress import Progress
+from balcal.randomness import own_randomness, stream
+from balcal.recipe import AFTER_TRAINING, Plan, Recipe, fingerprint
+from balcal.runs import Folder, Memory, Run
+from balcal.train import Session, run_epochs
+
+
+def fit(
+    model: Model,
+    train_loader: Iterable[Any],
+    val_loader: Iterable[Any],
+    epochs: int = 30,
+    seed: int = 0,
+    out: str | Path | None = None,
+    quiet: bool = False,
+    **settings: Any,
+) -> list[Record]:
+    """Train a wrapped model on loaders of (x, y), on the device where the model is; returns one record per epoch.
+
+    The model ends up with the weights of its best epoch by validation NLL, and with its post-hoc map fitted. `settings`
+    are those of a `Plan`: optimiser, lr, weight_decay, schedule, clip, accumulate, precision, ... With `out` the
+    training survives interruption: the same call resumes.
+    """
+    known = {f.name for f in fields(Plan)} - {"epochs", "batch_size"}
+    for name in settings:
+        if name not in known:
+            raise BalcalError(registry.unknown("setting", name, known))
+    plan = Plan(epochs=epochs, **settings)
+    device = model.head.weights.device
+    train, val = LoaderBatches(train_loader, device, seed), LoaderBatches(val_loader, device, seed)
+    for name, batches in (("training", train), ("validation", val)):
+        if not len(batches):
+            raise BalcalError(f"the {name} loader is empty")
+    _tune_machine(device)
+    progress = Progress(model.method.name, quiet)
+    if out is None:
+        history = run_epochs(Session(model, train, val, plan, seed, Memory(), progress, World()))
+    else:
+        shapes = {name: list(tensor.shape) for name, tensor in model.state_dict().items()}
+        folder = Folder(Path(out), fingerprint([plan, model.method, seed, str(shapes)]), progress.note)
+        with folder.claimed():
+            history = run_epochs(Session(model, train, val, plan, seed, folder, progress, World()))
+    held_out = predict_batches(model, val, posthoc=False)
+    model.posthoc = model.method.posthoc.fit(held_out.log_probs, held_out.labels).to(device)
+    return history
+
+
+def train_recipe(
+    recipe: Recipe, out: str | Path = "runs", device: str | None = None, quiet: bool = False
+) -> dict[str, Any] | None:
+    """Train a recipe, or resume it, or find it finished; then give its figures (to the first process, of several)."""
+    place = pick_device(device)
+    with joined_world(place) as world:
+        title = f"{recipe.task.name} {recipe.for_training().method} seed {recipe.seed}"
+        progress = Progress(title, quiet or not world.first)
+        run = Run(Path(out), recipe, progress.note)
+        if world.first:
+            progress.log = run.log
+        with run.claimed() if world.first else nullcontext():
+            if run.finished:
+                progress.note(f"{run.path} is finished already: nothing to train")
+            else:
+                _train_run(run, place, world, progress)
+            figures = None
+            if world.first:
+                figures = evaluate(run, run.recipe.method, place)
+                if set(recipe.method.changes) & set(AFTER_TRAINING):
+                    figures = evaluate(run, recipe.method, place)
+            world.wait()
+    return figures
+
+
+def _train_run(run: Run, device: torch.device, world: World, progress: Progress) -> None:
+    recipe = run.recipe
+    if recipe.method.parent is not None:
+        raise BalcalError(f"`{recipe.method}` starts from a run of `{recipe.method.parent}`, which cannot be done yet")
+    _tune_machine(device)
+    splits, plan = load_splits(recipe.task), recipe.task.plan
+    dataset = registry.dataset(recipe.task.dataset)
+    if world.first:
+        run.begin(device)
+    with own_randomness():
+        torch.manual_seed(stream(recipe.seed, "weights"))
+        model = build(recipe).to(device)
+    seen, plain = Pixels.of(dataset, device, recipe.task.augment), Pixels.of(dataset, device)
+    train = MemoryBatches(splits.train.to(device), seen, plan.batch_size, recipe.seed, world.rank, world.size)
+    val = MemoryBatches(splits.val.to(device), plain, 2 * plan.batch_size, None, world.rank, world.size)
+    run_epochs(Session(model, train, val, plan, recipe.seed, run, progress, world))
+
+
+def _tune_machine(device: torch.device) -> None:
+    if device.type == "cpu":
+        keep_freed_memory()

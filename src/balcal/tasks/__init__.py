@@ -1,0 +1,1 @@
+"""Questions to a method: data, network, plan. Each file ends with TASKS."""

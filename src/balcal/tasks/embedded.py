@@ -1,0 +1,27 @@
+"""Tasks whose images come with the package or with scikit-learn: no download."""
+
+from __future__ import annotations
+
+from balcal.recipe import Plan, Task
+
+TASKS = {
+    t.name: t
+    for t in (
+        Task(
+            "fashion",
+            dataset="fashion",
+            backbone="cnn-28",
+            plan=Plan(epochs=15, batch_size=128, optimiser="adam", lr=3e-3, schedule="cosine"),
+            val_size=2000,
+            about="8,000 + 2,000 real images of clothes; a plain network overfits in about half a minute on 2 cores",
+        ),
+        Task(
+            "digits",
+            dataset="digits",
+            backbone="cnn-8",
+            plan=Plan(epochs=8, batch_size=64, optimiser="adam", lr=2e-3, schedule="cosine"),
+            val_size=297,
+            about="1,000 digits of 8 x 8 pixels: a few seconds, for smoke tests",
+        ),
+    )
+}

@@ -1,0 +1,216 @@
+"""The loop. It knows no method by name: what a method changes, it brings along in its roles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, closing, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from balcal.core import Outputs, Record, Sums
+from balcal.data.batches import Batches
+from balcal.devices import World
+from balcal.health import Health
+from balcal.metrics.streaming import TopLabel
+from balcal.model import Model, batch_loss, finish_tally
+from balcal.optimise import make_optimiser, rate, set_rate
+from balcal.progress import Progress
+from balcal.randomness import generator, own_randomness, stream
+from balcal.recipe import Plan
+from balcal.runs import Store
+from balcal.stopping import Stopped, StopRequest
+
+
+@dataclass
+class Session:
+    """One training: what the loop works with, and where in it we are."""
+
+    model: Model
+    train: Batches
+    val: Batches
+    plan: Plan
+    seed: int
+    store: Store
+    progress: Progress
+    world: World
+
+    def __post_init__(self) -> None:
+        self.epoch = self.step = 0
+        """where we are: the next batch to train on"""
+        self.device = self.model.head.weights.device
+        self.network: nn.Module = DistributedDataParallel(self.model) if self.world.size > 1 else self.model
+        self.optimiser = make_optimiser(self.model, self.plan)
+        self.health = Health(self.device, self.model.num_classes)
+        self.history: list[Record] = []
+        self.sums: Sums | None = None
+        self.seen = torch.zeros(2, device=self.device)
+        """sum of the losses of this epoch, number of batches"""
+        self.stop = StopRequest()
+
+
+def run_epochs(session: Session) -> list[Record]:
+    """Train to the last epoch, from wherever the store says that we are; leave the chosen epoch in the model."""
+    model, plan, store = session.model, session.plan, session.store
+    method, world = model.method, session.world
+    if plan.compile:
+        model.backbone.compile()
+    with own_randomness(), session.stop, closing(session.progress):
+        resume(session)
+        session.progress.start(plan.epochs, session.epoch, session.step, len(session.train), len(session.val))
+        while session.epoch < plan.epochs:
+            method.before_epoch(model, session.epoch / plan.epochs)
+            train_epoch(session)
+            record: Record = {"epoch": session.epoch, "loss": mean_loss(session)}
+            if method.tally and method.tally.on == "train":
+                record |= finish_tally(model, session.sums or {}, world)
+            record |= validate(session)
+            session.history.append(record)
+            keep_weights(session)
+            session.epoch, session.step, session.sums = session.epoch + 1, 0, None
+            session.seen.zero_()
+            save(session)
+            session.progress.end_epoch(record)
+            stop_if_asked(session)
+    model.load_state_dict(store.load_weights(method.select(session.history)))
+    return session.history
+
+
+def train_epoch(session: Session) -> None:
+    """The rest of the epoch: forward, backward, step; the tally counts on the side."""
+    model, plan, method = session.model, session.plan, session.model.method
+    epoch, steps = session.epoch, len(session.train)
+    if method.tally and method.tally.on == "train" and session.sums is None:
+        session.sums = method.tally.start(model)
+    model.train()
+    for step, (images, labels) in enumerate(session.train.epoch(epoch, session.step), session.step):
+        session.health.look(images, labels, f"batch {step + 1} of epoch {epoch + 1}")
+        torch.manual_seed(stream(session.seed, "step", epoch, step, session.world.rank))
+        group_start = step - step % plan.accumulate
+        group_size = min(plan.accumulate, steps - group_start)
+        group_ends = step + 1 == group_start + group_size
+        with autocast(session), nullcontext() if group_ends else unsynchronised(session):
+            rng = generator(session.seed, "mix", epoch, step)
+            loss = batch_loss(session.network, method, images, labels, rng, session.sums)
+            session.health.loss(loss)
+            torch.autograd.backward(loss * (session.train.share(labels) / group_size))
+        session.seen += torch.stack([loss.detach(), torch.ones_like(loss)])
+        session.progress.train_batch(loss.detach())
+        if group_ends:
+            if plan.clip is not None:
+                nn.utils.clip_grad_norm_(model.parameters(), plan.clip)
+            set_rate(session.optimiser, rate(plan, (epoch + group_start / steps) / plan.epochs))
+            session.optimiser.step()
+            session.optimiser.zero_grad()
+            session.step = step + 1
+            due = session.world.first and session.store.save_is_due()
+            if session.step < steps and session.world.any(bool(session.stop) or due):
+                save(session)
+                stop_if_asked(session)
+
+
+@torch.no_grad()
+def validate(session: Session) -> Record:
+    """Figures of the fused prediction with the dials now in force: the ones that the checkpoint will hold."""
+    model, world, tally = session.model, session.world, session.model.method.tally
+    world.share(*model.buffers())
+    model.eval()
+    record: Record = {}
+    if tally and tally.on == "val":
+        sums = tally.start(model)
+        for outputs, labels in forward(session):
+            tally.add(sums, outputs, labels)
+        record |= finish_tally(model, sums, world)
+    meter = TopLabel(device=session.device)
+    for outputs, labels in forward(session):
+        meter.update(outputs.log_probs(), labels)
+    world.sum(meter.sums, meter.gaps)
+    return record | {f"val_{name}": value for name, value in meter.compute().items()}
+
+
+def forward(session: Session) -> Iterator[tuple[Outputs, Tensor]]:
+    """This process's share of the validation split, through the network as it is."""
+    for number, (images, labels) in enumerate(session.val.epoch(0), 1):
+        if len(labels):
+            session.health.look(images, labels, f"validation batch {number}")
+            with autocast(session):
+                outputs = session.model(images, branches=True)
+            yield outputs, labels
+        session.progress.val_batch()
+
+
+def autocast(session: Session) -> AbstractContextManager[Any]:
+    """bf16 where it was asked for; losses and statistics are in float32 all the same (see Model.forward)."""
+    return torch.autocast(session.device.type, torch.bfloat16, enabled=session.plan.precision == "bf16")
+
+
+def unsynchronised(session: Session) -> AbstractContextManager[Any]:
+    """While gradients are still being gathered, processes need not exchange them."""
+    return session.network.no_sync() if isinstance(session.network, DistributedDataParallel) else nullcontext()
+
+
+def mean_loss(session: Session) -> float:
+    session.world.sum(session.seen)
+    total, batches = session.seen.tolist()
+    return float(total / batches)
+
+
+def keep_weights(session: Session) -> None:
+    """The epoch that would be chosen if this were the last one stays; with plan.keep=all every epoch does."""
+    if session.world.first:
+        now, chosen = len(session.history) - 1, session.model.method.select(session.history)
+        if chosen == now or session.plan.keep == "all":
+            session.store.save_weights(now, session.model.state_dict())
+        if session.plan.keep == "best" and now:
+            before = session.model.method.select(session.history[:-1])  # the state on disk still refers to it
+            session.store.forget_weights(keep={chosen, before})
+
+
+def save(session: Session) -> None:
+    """Everything needed to go on from here. What the processes have counted so far goes to the first one's account."""
+    session.health.check()
+    counted = [session.seen, *(session.sums or {}).values()] if session.step else []
+    session.world.sum(*counted)
+    if not session.world.first:
+        for tensor in counted:
+            tensor.zero_()
+        return
+    session.store.save_state(
+        {
+            "epoch": session.epoch,
+            "step": session.step,
+            "history": session.history,
+            "sums": session.sums,
+            "seen": session.seen,
+            "model": session.model.state_dict(),
+            "optimiser": session.optimiser.state_dict(),
+        }
+    )
+
+
+def resume(session: Session) -> None:
+    """Take up where the store's last state left off."""
+    state = session.store.load_state()
+    session.world.wait()  # nobody writes before everybody has read
+    if state is None:
+        return
+    session.epoch, session.step, session.history = state["epoch"], state["step"], state["history"]
+    session.model.load_state_dict(state["model"])
+    session.optimiser.load_state_dict(state["optimiser"])
+    if session.world.first:
+        session.seen.copy_(state["seen"])
+    if state["sums"] is not None:
+        mine = 1 if session.world.first else 0
+        session.sums = {name: mine * tensor.to(session.device) for name, tensor in state["sums"].items()}
+    session.progress.note(f"resuming at epoch {session.epoch + 1}, batch {session.step + 1}")
+
+
+def stop_if_asked(session: Session) -> None:
+    if session.world.any(bool(session.stop)):
+        where = f"after epoch {session.epoch}"
+        if session.step:
+            where = f"in epoch {session.epoch + 1} after batch {session.step} of {len(session.train)}"
+        raise Stopped(where, session.stop.signum)
