@@ -139,24 +139,23 @@ def solve_gamma(curve: Curve, delta: float, guard: float = 0.01) -> Solution:
     - standard: no such g, and the standard head alone is not too confident: g = 1;
     - closest: no such g, and it is too confident: the g of least |gap| that keeps the accuracy.
 
-    A bare argmin of |gap| would not do: an untrained ETF head has confidence = accuracy = 1/K, which fits and is useless.
+    A bare argmin of |gap| would not do: an untrained ETF head has confidence = accuracy = 1/K, a fit of no use.
 
     >>> line = Curve(np.array([0, 0.5, 1]), conf=np.array([0.2, 0.6, 1.0]), acc=np.array([0.9, 0.9, 0.9]))
     >>> solve_gamma(line, delta=1.0).value
     0.875
     """
     h, acc_needed = curve.gap(delta), curve.acc[-1] - guard
-    if abs(h[-1]) > 1e-9:
-        for i in range(len(h) - 2, -1, -1):
-            if h[i] == 0 or h[i] * h[i + 1] < 0:
-                g = float(curve.grid[i] - h[i] * (curve.grid[i + 1] - curve.grid[i]) / (h[i + 1] - h[i]))
-                if np.interp(g, curve.grid, curve.acc) >= acc_needed:
-                    return _solution(curve, delta, g, "root")
-    if h[-1] <= 1e-9:
+    if h[-1] != 0:
+        for g in _crossings(curve.grid, h)[::-1]:
+            if np.interp(g, curve.grid, curve.acc) >= acc_needed:
+                return _solution(curve, delta, float(g), "root")
+    if h[-1] <= 0:
         return _solution(curve, delta, 1.0, "standard")
-    allowed = np.flatnonzero(curve.acc >= acc_needed)
-    best = allowed[::-1][np.argmin(np.abs(h[allowed[::-1]]))]
-    return _solution(curve, delta, float(curve.grid[best]), "closest")
+    edges = _crossings(curve.grid, curve.acc - acc_needed)  # where the guard begins to bite
+    allowed = np.append(curve.grid[curve.acc >= acc_needed], edges)
+    distance = np.abs(np.interp(allowed, curve.grid, h))
+    return _solution(curve, delta, float(allowed[distance == distance.min()].max()), "closest")
 
 
 def solve_scale(curve: Curve, delta: float) -> Solution:
@@ -170,6 +169,17 @@ def solve_scale(curve: Curve, delta: float) -> Solution:
     share = -h[i] / (h[i + 1] - h[i])
     scale = float(np.exp((1 - share) * np.log(curve.grid[i]) + share * np.log(curve.grid[i + 1])))
     return _solution(curve, delta, scale, "root")
+
+
+def _crossings(x: Floats, y: Floats) -> Floats:
+    """Where the broken line through (x, y) passes zero, in ascending order.
+
+    >>> _crossings(np.array([0.0, 1.0, 2.0]), np.array([-1.0, 1.0, 0.0]))
+    array([0.5, 2. ])
+    """
+    cells = np.flatnonzero(y[:-1] * y[1:] < 0)
+    inside = x[cells] - y[cells] * (x[cells + 1] - x[cells]) / (y[cells + 1] - y[cells])
+    return np.sort(np.append(inside, x[y == 0]))
 
 
 def _solution(curve: Curve, delta: float, value: float, branch: str) -> Solution:

@@ -38,6 +38,7 @@ def train(
     device: Device = None,
     bf16: Annotated[bool, typer.Option("--bf16", help="Mixed precision (for GPUs; slow on most CPUs).")] = False,
     compile: Annotated[bool, typer.Option("--compile", help="Compile the backbone with torch.compile.")] = False,
+    save_every: Annotated[float, typer.Option(help="Seconds between saves in the middle of an epoch.")] = 300.0,
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
@@ -47,7 +48,7 @@ def train(
 
     settings = [*(set_ or []), *(["plan.precision=bf16"] if bf16 else []), *(["plan.compile=true"] if compile else [])]
     recipe = registry.recipe(task, method, seed, settings)
-    figures = train_recipe(recipe, out, device, quiet)
+    figures = train_recipe(recipe, out, device, quiet, save_every)
     if figures is not None:
         _print_figures(figures, json)
 

@@ -163,14 +163,19 @@ class Mix(Protocol):
 
 
 class HeadSpec(Protocol):
-    """(features D, classes K) -> a head. `learnable`, if given, is a trained classifier that must be kept."""
+    """(features D, classes K) -> a head.
+
+    `learnable`, if given, is a trained classifier that must be kept; `channels` are those of the feature map.
+    """
 
     @property
     def needs_map(self) -> bool:
         """whether the head looks at the backbone's feature map"""
         ...
 
-    def __call__(self, features: int, num_classes: int, learnable: nn.Linear | None = None) -> Head: ...
+    def __call__(
+        self, features: int, num_classes: int, learnable: nn.Linear | None = None, channels: int | None = None
+    ) -> Head: ...
 
 
 class BeforeEpoch(Protocol):

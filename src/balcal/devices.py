@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -73,6 +74,14 @@ class World:
             for tensor in tensors:
                 dist.broadcast(tensor, src=0)
 
+    def told(self, value: Any) -> Any:
+        """What the first process has to say, for everybody."""
+        if self.size == 1:
+            return value
+        box = [value]
+        dist.broadcast_object_list(box, src=0, group=self.control)
+        return box[0]
+
     def any(self, flag: bool) -> bool:
         """Whether it is so for at least one process; all of them hear the same answer."""
         if self.size == 1:
@@ -87,9 +96,9 @@ class World:
 
 
 def current_world() -> World:
-    """The processes that somebody else set up, if any: for use inside a foreign loop."""
-    if dist.is_available() and dist.is_initialized():
-        return World(dist.get_rank(), dist.get_world_size())
+    """The processes that somebody set up already, if any."""
+    if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+        return World(dist.get_rank(), dist.get_world_size(), dist.new_group(backend="gloo"))
     return World()
 
 
@@ -104,7 +113,7 @@ def joined_world(device: torch.device) -> Iterator[World]:
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=timedelta(minutes=10))
     try:
-        yield World(dist.get_rank(), size, dist.new_group(backend="gloo"))
+        yield current_world()
     except RuntimeError as error:
         if not _lost_contact(error):
             raise

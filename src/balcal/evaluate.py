@@ -15,6 +15,7 @@ from balcal.data.images import Splits, check_split, split_off
 from balcal.devices import pick_device
 from balcal.metrics.verdict import verdict
 from balcal.model import Model, as_method, build
+from balcal.randomness import own_randomness
 from balcal.recipe import AFTER_TRAINING, Method, Task, describe
 from balcal.runs import Run
 
@@ -30,9 +31,10 @@ def predict_batches(model: Model, batches: Batches, posthoc: bool = True) -> Pre
     model.eval()
     try:
         told, labels = [], []
-        for x, y in batches.epoch(0):
-            told.append((model(x) if posthoc else model(x, branches=True).log_probs()).float().cpu())
-            labels.append(y.cpu())
+        with own_randomness():
+            for x, y in batches.epoch(0):
+                told.append((model(x) if posthoc else model(x, branches=True).log_probs()).float().cpu())
+                labels.append(y.cpu())
     finally:
         model.train(was_training)
     if not told:

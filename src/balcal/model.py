@@ -35,7 +35,7 @@ class Model(nn.Module):
         features = cast(Backbone, backbone).num_features
         if method.head.needs_map and isinstance(backbone, TappedNetwork | CustomFeatures):
             raise BalcalError("adapter=conv needs a backbone with forward_features and forward_head, as timm's have")
-        self.head = method.head(features, num_classes, learnable)
+        self.head = method.head(features, num_classes, learnable, getattr(backbone, "map_channels", None))
         self.posthoc = method.posthoc.identity(num_classes)
         self._sums: Sums | None = None
 

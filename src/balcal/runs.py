@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -92,7 +93,8 @@ class Folder:
             try:
                 state = load_sealed(path)
             except BalcalError as error:
-                self.say(f"{error}; trying the one before it")
+                self.say(f"{error}; it is set aside and the one before it used")
+                path.rename(path.with_name(f"damaged-{path.name}"))
                 continue
             if not isinstance(state, dict) or state.get("fingerprint") != self.fingerprint:
                 raise BalcalError(
@@ -230,9 +232,9 @@ class Run(Folder):
         if not path.exists():
             return None
         try:
-            with np.load(path, allow_pickle=False) as arrays:
+            with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as arrays:
                 return Predictions(torch.from_numpy(arrays["log_probs"]), torch.from_numpy(arrays["labels"]))
-        except (OSError, ValueError, KeyError, EOFError):
+        except (OSError, ValueError, KeyError, EOFError, BadZipFile):
             raise BalcalError(f"{path} is damaged: delete it, and it will be computed again") from None
 
 

@@ -13,13 +13,13 @@ import torch
 from balcal import registry
 from balcal.core import BalcalError, Record
 from balcal.data.batches import LoaderBatches, MemoryBatches, Pixels
-from balcal.devices import World, joined_world, keep_freed_memory, pick_device
+from balcal.devices import World, current_world, joined_world, keep_freed_memory, pick_device
 from balcal.evaluate import evaluate, load_splits, predict_batches
 from balcal.model import Model, build
 from balcal.progress import Progress
 from balcal.randomness import own_randomness, stream
 from balcal.recipe import AFTER_TRAINING, Plan, Recipe, fingerprint
-from balcal.runs import Folder, Memory, Run
+from balcal.runs import SAVE_EVERY_SECONDS, Folder, Memory, Run
 from balcal.train import Session, run_epochs
 
 
@@ -50,21 +50,26 @@ def fit(
         if not len(batches):
             raise BalcalError(f"the {name} loader is empty")
     _tune_machine(device)
-    progress = Progress(model.method.name, quiet)
+    world = current_world()
+    progress = Progress(model.method.name, quiet or not world.first)
     if out is None:
-        history = run_epochs(Session(model, train, val, plan, seed, Memory(), progress, World()))
+        history = run_epochs(Session(model, train, val, plan, seed, Memory(), progress, world))
     else:
         shapes = {name: list(tensor.shape) for name, tensor in model.state_dict().items()}
         folder = Folder(Path(out), fingerprint([plan, model.method, seed, str(shapes)]), progress.note)
-        with folder.claimed():
-            history = run_epochs(Session(model, train, val, plan, seed, folder, progress, World()))
+        with folder.claimed() if world.first else nullcontext():
+            history = run_epochs(Session(model, train, val, plan, seed, folder, progress, world))
     held_out = predict_batches(model, val, posthoc=False)
     model.posthoc = model.method.posthoc.fit(held_out.log_probs, held_out.labels).to(device)
     return history
 
 
 def train_recipe(
-    recipe: Recipe, out: str | Path = "runs", device: str | None = None, quiet: bool = False
+    recipe: Recipe,
+    out: str | Path = "runs",
+    device: str | None = None,
+    quiet: bool = False,
+    save_every: float = SAVE_EVERY_SECONDS,
 ) -> dict[str, Any] | None:
     """Train a recipe, or resume it, or find it finished; then give its figures (to the first process, of several)."""
     place = pick_device(device)
@@ -72,6 +77,7 @@ def train_recipe(
         title = f"{recipe.task.name} {recipe.for_training().method} seed {recipe.seed}"
         progress = Progress(title, quiet or not world.first)
         run = Run(Path(out), recipe, progress.note)
+        run.save_every = save_every
         if world.first:
             progress.log = run.log
         with run.claimed() if world.first else nullcontext():

@@ -75,7 +75,12 @@ def run_epochs(session: Session) -> list[Record]:
             save(session)
             session.progress.end_epoch(record)
             stop_if_asked(session)
-    model.load_state_dict(store.load_weights(method.select(session.history)))
+    if world.first:
+        chosen = method.select(session.history)
+        if plan.keep == "best":
+            store.forget_weights(keep={chosen})
+        model.load_state_dict(store.load_weights(chosen))
+    world.share(*model.state_dict().values())
     return session.history
 
 
@@ -193,8 +198,7 @@ def save(session: Session) -> None:
 
 def resume(session: Session) -> None:
     """Take up where the store's last state left off."""
-    state = session.store.load_state()
-    session.world.wait()  # nobody writes before everybody has read
+    state = session.world.told(session.store.load_state() if session.world.first else None)
     if state is None:
         return
     session.epoch, session.step, session.history = state["epoch"], state["step"], state["history"]

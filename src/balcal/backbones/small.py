@@ -10,7 +10,7 @@ class SmallCnn(nn.Module):
 
     def __init__(self, channels: int, side: int, width: int, features: int) -> None:
         super().__init__()
-        self.num_features = features
+        self.num_features, self.map_channels = features, 2 * width
         self.stem = nn.Sequential(nn.Conv2d(channels, width, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2))
         self.body = nn.Sequential(nn.Conv2d(width, 2 * width, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2))
         self.neck = nn.Sequential(nn.Flatten(), nn.Linear(2 * width * (side // 4) ** 2, features), nn.ReLU())

@@ -1,4 +1,4 @@
-"""Ni, Zhao, Guo, Yang et al.: Balancing Two Classifiers via A Simplex ETF Structure for Model Calibration. CVPR 2025.
+"""Ni, Zhao, Gao, Guo, Zha: Balancing Two Classifiers via A Simplex ETF Structure for Model Calibration. CVPR 2025.
 
 Beside the learnable classifier s = W z + b stands a fixed one on a simplex ETF M, behind an adapter A:
 
@@ -84,11 +84,12 @@ class Fixed:
     delta: float
 
     @staticmethod
-    def build(features: int, num_classes: int, spec: Etf | Balanced) -> Fixed:
+    def build(spec: Etf | Balanced, num_classes: int, source: int) -> Fixed:
+        """`source` is the width of what the adapter reads."""
         beta = float(num_classes if spec.beta == "K" else spec.beta)
-        width = adapted_width(features, num_classes) if spec.adapter else features
+        width = adapted_width(source, num_classes) if spec.adapter else source
         etf = simplex_etf(width, num_classes)
-        adapter = ADAPTERS[spec.adapter](features, width) if spec.adapter else NoAdapter()
+        adapter = ADAPTERS[spec.adapter](source, width) if spec.adapter else NoAdapter()
         return Fixed(adapter, etf, beta, spec.delta)
 
 
@@ -114,8 +115,10 @@ class Etf:
     def needs_map(self) -> bool:
         return self.adapter == "conv"
 
-    def __call__(self, features: int, num_classes: int, learnable: nn.Linear | None = None) -> Head:
-        return EtfHead(Fixed.build(features, num_classes, self))
+    def __call__(
+        self, features: int, num_classes: int, learnable: nn.Linear | None = None, channels: int | None = None
+    ) -> Head:
+        return EtfHead(Fixed.build(self, num_classes, (channels or features) if self.needs_map else features))
 
 
 @dataclass(frozen=True)
@@ -138,9 +141,12 @@ class Balanced:
     def needs_map(self) -> bool:
         return self.adapter == "conv"
 
-    def __call__(self, features: int, num_classes: int, learnable: nn.Linear | None = None) -> Head:
+    def __call__(
+        self, features: int, num_classes: int, learnable: nn.Linear | None = None, channels: int | None = None
+    ) -> Head:
         classifier = learnable or nn.Linear(features, num_classes)
-        return BalancedHead(classifier, Fixed.build(features, num_classes, self), self)
+        source = (channels or features) if self.needs_map else features
+        return BalancedHead(classifier, Fixed.build(self, num_classes, source), self)
 
 
 H = TypeVar("H", bound=Head)

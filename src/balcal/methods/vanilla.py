@@ -51,7 +51,9 @@ class Linear:
 
     needs_map = False
 
-    def __call__(self, features: int, num_classes: int, learnable: nn.Linear | None = None) -> Head:
+    def __call__(
+        self, features: int, num_classes: int, learnable: nn.Linear | None = None, channels: int | None = None
+    ) -> Head:
         return LinearHead(learnable or nn.Linear(features, num_classes))
 
 

@@ -19,7 +19,7 @@ TASKS = {
             "digits",
             dataset="digits",
             backbone="cnn-8",
-            plan=Plan(epochs=8, batch_size=64, optimiser="adam", lr=2e-3, schedule="cosine"),
+            plan=Plan(epochs=20, batch_size=64, optimiser="adam", lr=3e-3, schedule="cosine"),
             val_size=297,
             about="1,000 digits of 8 x 8 pixels: a few seconds, for smoke tests",
         ),

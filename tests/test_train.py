@@ -1,0 +1,207 @@
+"""The loop: same recipe, same bits; what is logged; what is kept."""
+
+import json
+
+import pytest
+import torch
+from runs_helper import history, newest_state, same, trained, whole
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import balcal
+from balcal.core import BalcalError
+from balcal.optimise import rate
+from balcal.recipe import Plan
+
+
+def test_same_recipe_same_bits_other_seed_other_bits(tmp_path):
+    first, second = trained("balcal", tmp_path / "a"), trained("balcal", tmp_path / "b")
+    assert first.name == second.name
+    assert same(whole(first), whole(second))
+    assert not same(whole(first)["history"], whole(trained("balcal", tmp_path / "a", seed=1))["history"])
+
+
+def test_history_tells_what_the_method_did(tmp_path):
+    records = history(trained("balcal", tmp_path))
+    assert [r["epoch"] for r in records] == [0, 1, 2]
+    for r in records:
+        assert {"loss", "val_nll", "val_acc", "val_ece", "val_conf", "gamma", "conf", "acc", "gap", "branch"} <= set(r)
+        assert r["branch"] in ("root", "standard", "closest")
+    assert history(trained("vanilla", tmp_path))[0].keys() == {"epoch", "loss"} | {
+        f"val_{name}" for name in ("acc", "nll", "conf", "ece")
+    }
+
+
+def test_checkpoint_holds_the_gamma_its_figures_were_computed_with(tmp_path):
+    run = trained("balcal-auto", tmp_path, settings=["plan.keep=all"])
+    for path, record in zip(sorted((run / "checkpoints").glob("weights-*.pt")), history(run), strict=True):
+        weights = torch.load(path, weights_only=True)
+        assert float(weights["head.weights"][0]) == pytest.approx(record["gamma"], abs=1e-7)
+
+
+def test_best_epoch_by_validation_nll_is_kept_and_told(tmp_path):
+    run = trained("vanilla", tmp_path)
+    best = min(history(run), key=lambda r: r["val_nll"])["epoch"]
+    assert json.loads((run / "metrics.json").read_text())["epoch"] == best
+    assert [p.name[:13] for p in (run / "checkpoints").glob("weights-*")] == [f"weights-e{best:04d}"]
+
+
+def test_ts_reuses_the_run_without_retraining(tmp_path):
+    run = trained("balcal", tmp_path)
+    before = {p: p.stat().st_mtime_ns for p in (run / "checkpoints").iterdir()}
+    assert trained("balcal+ts", tmp_path) == run
+    assert {p: p.stat().st_mtime_ns for p in (run / "checkpoints").iterdir()} == before
+    plain, scaled = (json.loads((run / f"metrics{x}.json").read_text()) for x in ("", "+ts"))
+    assert scaled["method"] == "balcal+ts"
+    assert scaled["posthoc"]["temperature"] != 1.0
+    assert scaled["test"]["accuracy"] == plain["test"]["accuracy"]
+    assert scaled["test"]["nll"] != plain["test"]["nll"]
+
+
+def test_a_loaded_run_predicts_what_it_recorded(tmp_path):
+    run = trained("balcal-logits", tmp_path)
+    torch.manual_seed(77)
+    model = balcal.load(run)
+    from balcal.data.batches import MemoryBatches, Pixels
+    from balcal.evaluate import load_splits, predict_batches
+    from balcal.registry import dataset, task
+
+    pixels = Pixels.of(dataset("digits"), torch.device("cpu"))
+    told = predict_batches(model, MemoryBatches(load_splits(task("digits")).test, pixels, 128))
+    recorded = balcal.runs.Run.at(run).load_predictions("test")
+    assert torch.equal(told.log_probs, recorded.log_probs)
+    assert model.head.fusion == "logits"
+
+
+@pytest.mark.parametrize(
+    "method", ["etf-1", "etf-k", "balcal-k", "balcal-beta", "balcal-noadapter", "balcal-fixedloss"]
+)
+def test_every_variant_learns(method, tmp_path):
+    records = history(trained(method, tmp_path, settings=["plan.epochs=6"]))
+    assert records[-1]["val_acc"] > 0.5
+    assert records[-1]["val_nll"] < records[0]["val_nll"]
+
+
+def test_conv_adapter_learns(tmp_path):
+    records = history(trained("balcal", tmp_path, settings=["head.adapter=conv", "plan.epochs=6", "head.delta=0.3"]))
+    assert records[-1]["val_acc"] > 0.5
+
+
+def test_accumulated_batches_make_the_same_step(tmp_path):
+    """Four batches of 16 are one of 64: the gradient is the same up to rounding."""
+    big = trained("vanilla", tmp_path, settings=["plan.batch_size=64", "plan.epochs=1"])
+    small = trained("vanilla", tmp_path, settings=["plan.batch_size=16", "plan.accumulate=4", "plan.epochs=1"])
+    a, b = newest_state(big)["model"], newest_state(small)["model"]
+    drift = max(float((a[k] - b[k]).abs().max()) for k in a)
+    assert 0 < drift < 0.02  # Adam divides by tiny gradients, and order within a batch differs in the last bits
+    assert history(small)[0]["loss"] == pytest.approx(history(big)[0]["loss"], abs=0.02)
+
+
+def test_clipping_bounds_the_step(tmp_path):
+    sgd = ["plan.optimiser=sgd", "plan.momentum=0", "plan.lr=1", "plan.epochs=1", "plan.schedule=constant"]
+    run = trained("vanilla", tmp_path, settings=[*sgd, "plan.clip=1e-6"])
+    start = trained("vanilla", tmp_path, settings=[*sgd, "plan.clip=1e-9"])
+    a, b = newest_state(run)["model"], newest_state(start)["model"]
+    moved = sum(float((a[k] - b[k]).square().sum()) for k in a) ** 0.5
+    assert 0 < moved < 16 * 1e-6 * 1.01, "15 steps of length at most 1e-6"
+
+
+def test_bf16_and_augmentation_run(tmp_path):
+    run = trained("balcal", tmp_path, settings=["plan.precision=bf16", "task.augment=crop+flip", "plan.epochs=1"])
+    assert newest_state(run)["model"]["head.weights"].dtype == torch.float32
+    assert history(run)[0]["val_nll"] < 2.5
+
+
+@pytest.mark.parametrize("optimiser", ["sgd", "adam", "adamw"])
+def test_optimisers(optimiser, tmp_path):
+    lr = {"sgd": 0.1}.get(optimiser, 3e-3)
+    run = trained(
+        "vanilla", tmp_path, settings=[f"plan.optimiser={optimiser}", f"plan.lr={lr}", "plan.weight_decay=1e-4"]
+    )
+    assert history(run)[-1]["val_nll"] < history(run)[0]["val_nll"]
+
+
+def test_rates():
+    warm = Plan(lr=2.0, warmup=0.1, schedule="constant")
+    assert [rate(warm, p) for p in (0.0, 0.05, 0.1, 0.9)] == [0.0, 1.0, 2.0, 2.0]
+
+
+# fit: their model, their loaders
+
+
+def loaders(workers=0):
+    rng = torch.Generator().manual_seed(5)
+    y = torch.randint(4, (240,), generator=rng)
+    x = torch.randn(240, 3, 8, 8, generator=rng)
+    x[torch.arange(240), 0, y, y] += 3
+    data = TensorDataset(x, y)
+    train = DataLoader(data, batch_size=32, shuffle=True, num_workers=workers)
+    return train, DataLoader(data, batch_size=100), x, y
+
+
+def net():
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Flatten(), nn.Linear(192, 16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 4))
+
+
+def test_fit_predict_verdict():
+    train, val, _, y = loaders()
+    model = balcal.wrap(net(), 4, "balcal+ts")
+    before = torch.get_rng_state()
+    records = balcal.fit(model, train, val, epochs=8, lr=1e-2, quiet=True)
+    assert torch.equal(torch.get_rng_state(), before), "the caller's randomness is left alone"
+    assert len(records) == 8
+    assert float(model.posthoc.temperature) != 1.0, "+ts is fitted on the validation loader"
+    told = balcal.predict(model, val)
+    assert told.log_probs.shape == (240, 4)
+    assert torch.equal(told.labels, y)
+    judged = balcal.verdict(told)
+    assert judged.accuracy > 0.9
+    best = min(r["val_nll"] for r in records)
+    assert judged.nll <= best + 1e-6, "the best epoch's weights, then a temperature"
+    assert "accuracy" in str(judged)
+    assert balcal.predict(model, val).log_probs.equal(told.log_probs)
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
+def test_fit_does_not_depend_on_the_number_of_workers():
+    told = []
+    for workers in (0, 2):
+        train, val, _, _ = loaders(workers)
+        model = balcal.wrap(net(), 4, "balcal")
+        balcal.fit(model, train, val, epochs=2, seed=3, quiet=True)
+        told.append(balcal.predict(model, val).log_probs)
+    assert torch.equal(*told)
+
+
+def test_fit_resumes_from_its_folder(tmp_path):
+    train, val, _, _ = loaders()
+    model, again = balcal.wrap(net(), 4, "balcal"), balcal.wrap(net(), 4, "balcal")
+    records = balcal.fit(model, train, val, epochs=4, out=tmp_path, quiet=True)
+    assert balcal.fit(again, train, val, epochs=4, out=tmp_path, quiet=True) == records
+    assert all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), again.state_dict().values(), strict=True))
+    with pytest.raises(BalcalError, match="belongs to another recipe"):
+        balcal.fit(again, train, val, epochs=5, out=tmp_path, quiet=True)
+
+
+def test_fit_errors_teach():
+    train, val, x, y = loaders()
+    model = balcal.wrap(net(), 4, "balcal")
+    with pytest.raises(BalcalError, match="unknown setting `learning_rate`"):
+        balcal.fit(model, train, val, learning_rate=1)
+    with pytest.raises(BalcalError, match="the validation loader is empty"):
+        balcal.fit(model, train, [], epochs=1)
+    with pytest.raises(BalcalError, match="label 7 in batch 1 of epoch 1 is out of range"):
+        balcal.fit(model, [(x, y.clone().fill_(7))], val, epochs=1, quiet=True)
+    with pytest.raises(BalcalError, match=r"must be a list of class indices, not torch.float32 \(240, 4\)"):
+        balcal.fit(model, [(x, torch.zeros(240, 4))], val, epochs=1, quiet=True)
+    for bad in (float("nan"), float("inf")):
+        spoilt = x.clone()
+        spoilt[17, 1, 2, 3] = bad
+        with pytest.raises(BalcalError, match="image 17 of batch 1 of epoch 1 has NaN or infinite values"):
+            balcal.fit(model, [(spoilt, y)], val, epochs=1, quiet=True)
+    assert all(w.isfinite().all() for w in model.parameters()), "bad numbers never reach the weights"
+    with pytest.raises(BalcalError, match="loss is no longer finite: lower the learning rate"):
+        balcal.fit(model, train, val, epochs=30, optimiser="sgd", lr=1e6, quiet=True)
+    with pytest.raises(BalcalError, match=r"must give pairs \(images, labels\)"):
+        balcal.fit(model, [x], val, epochs=1, quiet=True)
