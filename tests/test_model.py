@@ -1,7 +1,9 @@
 """Wrapping foreign networks, state that travels, and somebody else's loop."""
 
+import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,6 +12,8 @@ from torch import nn
 import balcal
 from balcal.core import BalcalError, Outputs
 from balcal.registry import table
+
+VECTORS = Path(__file__).parents[2] / "shared" / "vectors" / "losses.json"
 
 
 class Attribute(nn.Module):
@@ -196,6 +200,21 @@ def test_loss_is_the_weighted_sum_of_both_heads():
     s, e = (nn.functional.cross_entropy(z, y) for z in fixed(x, branches=True).logits)
     torch.testing.assert_close(fixed.loss(x, y), 0.5 * s + 0.5 * e)
     torch.testing.assert_close(fixed.head.weights, torch.tensor([0.7, 0.3]))
+
+
+@pytest.mark.skipif(not VECTORS.exists(), reason="the shared vectors are not beside this checkout")
+def test_two_head_loss_against_the_shared_vector():
+    from balcal.model import batch_loss
+
+    vectors = json.loads(VECTORS.read_text())
+    wanted = next(entry for entry in vectors["two_head"] if entry["id"] == "two_head_CE")
+    linear, etf = (vectors["batches"][wanted[f"{head}_batch"]] for head in ("linear", "etf"))
+    share = torch.tensor([wanted["gamma"], 1 - wanted["gamma"]])
+    out = Outputs(torch.tensor([linear["logits"], etf["logits"]]), share, share)
+    loss = batch_loss(
+        lambda x, branches: out, balcal.method("balcal"), None, torch.tensor(linear["targets"]), None, None
+    )
+    assert float(loss) == pytest.approx(wanted["expected"], abs=1e-6)
 
 
 def test_gamma_decides_who_learns():

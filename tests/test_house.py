@@ -1,0 +1,56 @@
+"""The house keeps its order: imports point one way, and nobody imports what cannot be had."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "balcal"
+FLOORS = [
+    ["core"],
+    ["randomness", "files", "etf", "balance", "stopping"],
+    ["metrics", "backbones", "data", "devices"],
+    ["recipe", "tapping"],
+    ["methods", "tasks"],
+    ["registry"],
+    ["model", "optimise", "health", "progress"],
+    ["runs"],
+    ["evaluate", "train", "report"],
+    ["sessions"],
+    ["demo"],
+    ["cli"],
+    ["__main__"],
+]
+FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
+
+
+def imports(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield from (f"{node.module}.{name.name}" for name in node.names)
+
+
+@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda p: str(p.relative_to(SOURCE)))
+def test_imports_point_one_way(path):
+    room = path.relative_to(SOURCE).parts[0].removesuffix(".py")
+    if room == "__init__":
+        return
+    assert room in FLOOR, f"say in FLOORS where `{room}` belongs"
+    for name in imports(path):
+        assert not name.startswith("torchvision")
+        if name.startswith("balcal.") and (other := name.split(".")[1]) != room and other != "__version__":
+            assert FLOOR[other] < FLOOR[room], f"{room} may not import {other}"
+
+
+def test_the_loop_knows_no_method_by_name():
+    loop = (SOURCE / "train.py").read_text()
+    for word in ("methods", "gamma", "beta", "Balanced", "temperature"):
+        assert word not in loop
+    assert not any("methods" in name for name in imports(SOURCE / "train.py"))
+
+
+def test_rooms_stay_small():
+    sizes = {path.name: len(path.read_text().splitlines()) for path in SOURCE.rglob("*.py")}
+    assert max(sizes.values()) <= 300, sizes

@@ -1,0 +1,35 @@
+"""Run by torchrun in test_distributed.py: train by hand on every rank and say what each of them ends up with."""
+
+import hashlib
+import json
+import sys
+from pathlib import Path
+
+import torch
+
+from balcal.data.batches import MemoryBatches, Pixels
+from balcal.devices import joined_world
+from balcal.evaluate import load_splits
+from balcal.model import build
+from balcal.progress import Progress
+from balcal.registry import dataset, recipe
+from balcal.runs import Memory
+from balcal.train import Session, run_epochs
+
+torch.set_num_threads(1)
+method, out, *settings = sys.argv[1:]
+cpu = torch.device("cpu")
+with joined_world(cpu) as world:
+    asked = recipe("digits", method, 0, settings)
+    splits, plan, pixels = load_splits(asked.task), asked.task.plan, Pixels.of(dataset("digits"), cpu)
+    torch.manual_seed(world.rank)  # different weights on purpose: the first process's must win
+    model = build(asked)
+    train = MemoryBatches(splits.train, pixels, plan.batch_size, 0, world.rank, world.size)
+    val = MemoryBatches(splits.val, pixels, 100, None, world.rank, world.size)
+    seen = [
+        hashlib.sha256(x.contiguous().numpy().tobytes()).hexdigest() for images, _ in train.epoch(0) for x in images
+    ]
+    records = run_epochs(Session(model, train, val, plan, 0, Memory(), Progress("", quiet=True), world))
+    state = {name: tensor.flatten().double().sum().item().hex() for name, tensor in model.state_dict().items()}
+    told = {"gamma": [r["gamma"].hex() for r in records], "state": state, "records": records, "seen": seen}
+    Path(out, f"rank{world.rank}.json").write_text(json.dumps(told))
