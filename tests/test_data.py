@@ -59,7 +59,7 @@ def small(n=10, side=8):
 
 
 def pixels(augment="none"):
-    return Pixels(torch.tensor([0.0]), torch.tensor([1.0]), augment)
+    return Pixels(scale=torch.tensor([1.0]), shift=torch.tensor([0.0]), augment=augment)
 
 
 def test_batches_cover_an_epoch_once_and_depend_on_seed_and_epoch():
@@ -117,7 +117,7 @@ def test_images_reach_the_network_channels_last():
     x, _ = next(MemoryBatches(small(8), pixels(), 8, 0).epoch(0))
     assert x.shape == (8, 1, 8, 8)
     rgb = ImageSet(torch.zeros(4, 8, 8, 3, dtype=torch.uint8), torch.zeros(4, dtype=torch.long))
-    three = Pixels(torch.zeros(3), torch.ones(3))
+    three = Pixels(scale=torch.ones(3), shift=torch.zeros(3))
     assert next(MemoryBatches(rgb, three, 4, 0).epoch(0))[0].is_contiguous(memory_format=torch.channels_last)
 
 

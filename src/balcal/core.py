@@ -214,7 +214,8 @@ def check_labels(labels: Tensor, num_classes: int, where: str) -> None:
         raise BalcalError(
             f"labels in {where} must be a list of class indices, not {labels.dtype} {tuple(labels.shape)}"
         )
-    if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < num_classes:
+    low, high = (int(x) for x in labels.aminmax()) if len(labels) else (0, 0)
+    if not 0 <= low <= high < num_classes:
         bad = labels[(labels < 0) | (labels >= num_classes)][0]
         raise BalcalError(
             f"label {int(bad)} in {where} is out of range: "

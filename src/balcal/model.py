@@ -9,7 +9,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from balcal import registry
-from balcal.core import Backbone, BalcalError, Outputs, Record, Sums, Term, check_labels
+from balcal.core import Backbone, BalcalError, Outputs, Record, Sums, check_labels
 from balcal.devices import World, current_world
 from balcal.methods.vanilla import VANILLA
 from balcal.recipe import Method, Recipe
@@ -100,12 +100,11 @@ def batch_loss(
         for term in terms:
             if term.counts:
                 method.tally.add(sums, term.outputs, term.labels)
-    return torch.stack([term.weight * _over_branches(method, term) for term in terms]).sum() + outputs.penalty
-
-
-def _over_branches(method: Method, term: Term) -> Tensor:
-    shares = zip(term.outputs.loss_weights, term.outputs.logits, strict=True)
-    return torch.stack([share * method.loss(logits, term.labels) for share, logits in shares]).sum()
+    total = torch.as_tensor(outputs.penalty)
+    for term in terms:
+        for share, logits in zip(term.outputs.loss_weights, term.outputs.logits, strict=True):
+            total = total + (term.weight * share) * method.loss(logits, term.labels)
+    return total
 
 
 def finish_tally(model: Model, sums: Sums, world: World) -> Record:

@@ -29,6 +29,16 @@ def generator(*key: Key) -> torch.Generator:
     return torch.Generator().manual_seed(stream(*key))
 
 
+def seed_torch(*key: Key) -> None:
+    """Set torch's global generators. (`torch.manual_seed` would queue a call and a traceback for each idle GPU.)"""
+    seed = stream(*key)
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_available():
+        torch.cuda.manual_seed_all(seed)
+    if torch.backends.mps.is_available():
+        torch.mps.manual_seed(seed)
+
+
 @contextmanager
 def own_randomness() -> Iterator[None]:
     """Whatever we do to torch's global generators inside, the caller finds them as they were."""

@@ -17,7 +17,7 @@ from balcal.devices import World, current_world, joined_world, keep_freed_memory
 from balcal.evaluate import evaluate, load_splits, predict_batches
 from balcal.model import Model, build
 from balcal.progress import Progress
-from balcal.randomness import own_randomness, stream
+from balcal.randomness import own_randomness, seed_torch
 from balcal.recipe import AFTER_TRAINING, Plan, Recipe, fingerprint
 from balcal.runs import SAVE_EVERY_SECONDS, Folder, Memory, Run
 from balcal.train import Session, run_epochs
@@ -104,7 +104,7 @@ def _train_run(run: Run, device: torch.device, world: World, progress: Progress)
     if world.first:
         run.begin(device)
     with own_randomness():
-        torch.manual_seed(stream(recipe.seed, "weights"))
+        seed_torch(recipe.seed, "weights")
         model = build(recipe).to(device)
     seen, plain = Pixels.of(dataset, device, recipe.task.augment), Pixels.of(dataset, device)
     train = MemoryBatches(splits.train.to(device), seen, plan.batch_size, recipe.seed, world.rank, world.size)

@@ -19,7 +19,7 @@ from balcal.metrics.streaming import TopLabel
 from balcal.model import Model, batch_loss, finish_tally
 from balcal.optimise import make_optimiser, rate, set_rate
 from balcal.progress import Progress
-from balcal.randomness import generator, own_randomness, stream
+from balcal.randomness import generator, own_randomness, seed_torch
 from balcal.recipe import Plan
 from balcal.runs import Store
 from balcal.stopping import Stopped, StopRequest
@@ -47,8 +47,8 @@ class Session:
         self.health = Health(self.device, self.model.num_classes)
         self.history: list[Record] = []
         self.sums: Sums | None = None
-        self.seen = torch.zeros(2, device=self.device)
-        """sum of the losses of this epoch, number of batches"""
+        self.seen = torch.zeros((), device=self.device)
+        """sum of the losses of this epoch"""
         self.stop = StopRequest()
 
 
@@ -92,8 +92,9 @@ def train_epoch(session: Session) -> None:
         session.sums = method.tally.start(model)
     model.train()
     for step, (images, labels) in enumerate(session.train.epoch(epoch, session.step), session.step):
-        session.health.look(images, labels, f"batch {step + 1} of epoch {epoch + 1}")
-        torch.manual_seed(stream(session.seed, "step", epoch, step, session.world.rank))
+        if not session.train.checked:
+            session.health.look(images, labels, f"batch {step + 1} of epoch {epoch + 1}")
+        seed_torch(session.seed, "step", epoch, step, session.world.rank)
         group_start = step - step % plan.accumulate
         group_size = min(plan.accumulate, steps - group_start)
         group_ends = step + 1 == group_start + group_size
@@ -102,7 +103,7 @@ def train_epoch(session: Session) -> None:
             loss = batch_loss(session.network, method, images, labels, rng, session.sums)
             session.health.loss(loss)
             torch.autograd.backward(loss * (session.train.share(labels) / group_size))
-        session.seen += torch.stack([loss.detach(), torch.ones_like(loss)])
+        session.seen += loss.detach()
         session.progress.train_batch(loss.detach())
         if group_ends:
             if plan.clip is not None:
@@ -140,7 +141,8 @@ def forward(session: Session) -> Iterator[tuple[Outputs, Tensor]]:
     """This process's share of the validation split, through the network as it is."""
     for number, (images, labels) in enumerate(session.val.epoch(0), 1):
         if len(labels):
-            session.health.look(images, labels, f"validation batch {number}")
+            if not session.val.checked:
+                session.health.look(images, labels, f"validation batch {number}")
             with autocast(session):
                 outputs = session.model(images, branches=True)
             yield outputs, labels
@@ -149,7 +151,7 @@ def forward(session: Session) -> Iterator[tuple[Outputs, Tensor]]:
 
 def autocast(session: Session) -> AbstractContextManager[Any]:
     """bf16 where it was asked for; losses and statistics are in float32 all the same (see Model.forward)."""
-    return torch.autocast(session.device.type, torch.bfloat16, enabled=session.plan.precision == "bf16")
+    return torch.autocast(session.device.type, torch.bfloat16) if session.plan.precision == "bf16" else nullcontext()
 
 
 def unsynchronised(session: Session) -> AbstractContextManager[Any]:
@@ -159,8 +161,7 @@ def unsynchronised(session: Session) -> AbstractContextManager[Any]:
 
 def mean_loss(session: Session) -> float:
     session.world.sum(session.seen)
-    total, batches = session.seen.tolist()
-    return float(total / batches)
+    return float(session.seen) / (len(session.train) * session.world.size)
 
 
 def keep_weights(session: Session) -> None:

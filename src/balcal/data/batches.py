@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -16,13 +16,18 @@ from torch import Tensor
 from balcal.core import BalcalError
 from balcal.data.catalog import Dataset
 from balcal.data.images import ImageSet
-from balcal.randomness import generator, stream
+from balcal.randomness import generator, seed_torch
 
 Batch = tuple[Tensor, Tensor]
+AT_ONCE = 1 << 19
+"""pixels to prepare in one go: small batches are made several at a time, which costs less than one by one"""
 
 
 class Batches(Protocol):
     """A source of (images, labels); `len` is the number of batches in an epoch."""
+
+    checked: ClassVar[bool]
+    """whether images and labels are known to be sound, so that nobody needs to look again"""
 
     def __len__(self) -> int: ...
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]: ...
@@ -35,21 +40,21 @@ class Batches(Protocol):
 class Pixels:
     """From bytes (N, H, W, C) to what the network sees: cropped and flipped if asked, normalised, (N, C, H, W)."""
 
-    mean: Tensor
-    std: Tensor
+    scale: Tensor
+    shift: Tensor
     augment: str = "none"
     pad: int = 4
 
     @staticmethod
     def of(dataset: Dataset, device: torch.device, augment: str = "none") -> Pixels:
-        mean, std = (torch.tensor(x, device=device) * 255 for x in (dataset.mean, dataset.std))
-        return Pixels(mean, std, augment)
+        mean, std = (torch.tensor(x, device=device) for x in (dataset.mean, dataset.std))
+        return Pixels(1 / (255 * std), mean / std, augment)
 
     def __call__(self, images: Tensor, draws: Tensor) -> Tensor:
         """`draws` (N, 3), uniform in [0, 1): for each image its vertical shift, its horizontal shift, its flip."""
         if self.augment != "none":
             images = self._augmented(images, draws.to(images.device))
-        return ((images.float() - self.mean) / self.std).permute(0, 3, 1, 2)
+        return (images * self.scale).sub_(self.shift).permute(0, 3, 1, 2)  # a view: channels last in memory
 
     def _augmented(self, images: Tensor, draws: Tensor) -> Tensor:
         n, height, width, _ = images.shape
@@ -68,6 +73,7 @@ class Pixels:
 class MemoryBatches:
     """Batches of an image set in memory: shuffled and augmented when there is a seed, in order and plain when not."""
 
+    checked: ClassVar[bool] = True  # bytes cannot be NaN, and labels were looked at when they were loaded
     data: ImageSet
     pixels: Pixels
     batch_size: int
@@ -94,11 +100,15 @@ class MemoryBatches:
         if self.seed is not None:
             order = torch.randperm(n, generator=generator(self.seed, "order", epoch))
             draws = torch.rand(n, 3, generator=generator(self.seed, "augment", epoch))
-        for step in range(start, len(self)):
-            batch = slice(step * self.batch_size, min((step + 1) * self.batch_size, n))
-            rows, draw = (x[batch][self.rank :: self.size] for x in (order, draws))
-            rows = rows.to(device)
-            yield self.pixels(self.data.images[rows], draw), self.data.labels[rows]
+        together = max(1, AT_ONCE // (self.batch_size * self.data.images[0].numel()))
+        for first in range(start, len(self), together):
+            steps = range(first, min(first + together, len(self)))
+            mine = [slice(i * self.batch_size + self.rank, min((i + 1) * self.batch_size, n), self.size) for i in steps]
+            rows, draw = (torch.cat([x[share] for share in mine]) for x in (order, draws))
+            rows, sizes = rows.to(device), [len(range(n)[share]) for share in mine]
+            images = self.pixels(self.data.images.index_select(0, rows), draw)
+            labels = self.data.labels.index_select(0, rows)
+            yield from zip(torch.split(images, sizes), torch.split(labels, sizes), strict=True)
 
     def share(self, labels: Tensor) -> float:
         return len(labels) * self.size / min(self.batch_size, len(self.data))
@@ -108,6 +118,7 @@ class MemoryBatches:
 class LoaderBatches:
     """Somebody's own loader of (x, y). Its shuffling is made a function of (seed, epoch) by seeding torch for it."""
 
+    checked: ClassVar[bool] = False
     loader: Iterable[Any]
     device: torch.device
     seed: int
@@ -121,7 +132,7 @@ class LoaderBatches:
             ) from None
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
-        torch.manual_seed(stream(self.seed, "order", epoch))  # samplers draw their order from torch's generator
+        seed_torch(self.seed, "order", epoch)  # samplers draw their order from torch's generator
         for step, batch in enumerate(self.loader):
             if step >= start:
                 try:
@@ -129,7 +140,7 @@ class LoaderBatches:
                 except (TypeError, ValueError):
                     raise BalcalError("the loader must give pairs (images, labels)") from None
                 yield images.to(self.device, non_blocking=True), labels.to(self.device, non_blocking=True)
-            torch.manual_seed(stream(self.seed, "load", epoch, step + 1))  # for draws made while loading the next one
+            seed_torch(self.seed, "load", epoch, step + 1)  # for draws made while loading the next one
 
     def share(self, labels: Tensor) -> float:
         return 1.0

@@ -1,0 +1,45 @@
+"""The code in the docs runs, and a method really is one file."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import balcal
+import balcal.methods
+from balcal import registry
+
+DOCS = Path(__file__).parents[1] / "docs"
+
+
+def blocks(path):
+    return re.findall(r"```python\n(.*?)```", path.read_text(), re.S)
+
+
+@pytest.mark.parametrize("path", [p for p in sorted(DOCS.glob("*.md")) if blocks(p)], ids=lambda p: p.name)
+def test_code_in_the_docs_runs(path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = {"__name__": f"docs.{path.stem}"}
+    for code in blocks(path):
+        exec(compile(code.replace("from __future__ import annotations\n", ""), path.name, "exec"), names)
+
+
+def test_a_method_is_one_file(tmp_path, monkeypatch, capsys):
+    """The file of extend.md, put where methods live, is found, listed, shown, joined and set."""
+    (tmp_path / "poly.py").write_text(blocks(DOCS / "extend.md")[0])
+    monkeypatch.setattr(balcal.methods, "__path__", [*balcal.methods.__path__, str(tmp_path)])
+    registry.table.cache_clear()
+    try:
+        joined = registry.recipe("digits", "balcal+poly+ts", 0, ["loss.epsilon=2"]).method
+        assert joined.name == "balcal+poly+ts"
+        assert joined.loss.epsilon == 2.0
+        assert joined.changes["loss"] == "poly"
+    finally:
+        registry.table.cache_clear()
+
+
+def test_every_role_in_the_extension_table_is_one():
+    from balcal.recipe import ROLES
+
+    table = re.findall(r"^\|[^|]*\| `(\w+)` \|", (DOCS / "extend.md").read_text(), re.M)
+    assert sorted(table) == sorted(set(ROLES) - {"parent"})
