@@ -129,8 +129,10 @@ def test_an_under_confident_head_is_lifted_by_a_bold_etf_head():
 
 @pytest.mark.parametrize("add", [*FUSIONS.values(), lambda sums, s, e, y: balance.add_scale(sums, s, y)])
 def test_sums_do_not_depend_on_how_the_data_was_cut(add, monkeypatch):
+    """Nor on whether a large batch is walked through or laid out in full."""
     standard, etf, labels = case(0, n=999)
     whole, parts = (balance.start_sums(129, labels.device) for _ in range(2))
+    monkeypatch.setattr(balance, "CELLS", 1 << 30)
     add(whole, standard, etf, labels)
     monkeypatch.setattr(balance, "CELLS", 5000)
     for rows in torch.arange(999).split(37):
