@@ -71,6 +71,10 @@ def test_a_loaded_run_predicts_what_it_recorded(tmp_path):
     recorded = balcal.runs.Run.at(run).load_predictions("test")
     assert torch.equal(told.log_probs, recorded.log_probs)
     assert model.head.fusion == "logits"
+    scaled = balcal.load(run, posthoc="ts")
+    assert float(scaled.posthoc.temperature) != 1.0
+    assert (run.rename(tmp_path / "elsewhere")).exists()
+    assert torch.equal(balcal.load(tmp_path / "elsewhere").head.etf, model.head.etf), "a run may be moved"
 
 
 @pytest.mark.parametrize(
@@ -110,6 +114,23 @@ def test_bf16_and_augmentation_run(tmp_path):
     run = trained("balcal", tmp_path, settings=["plan.precision=bf16", "task.augment=crop+flip", "plan.epochs=1"])
     assert newest_state(run)["model"]["head.weights"].dtype == torch.float32
     assert history(run)[0]["val_nll"] < 2.5
+
+
+def test_compile_compiles_what_the_model_calls(tmp_path, monkeypatch):
+    """With the eager backend, which needs no compiler: the graphs are captured, and the numbers stay."""
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    settings = ["plan.epochs=1", "plan.compile=true"]
+    compiled = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda f: compiled(f, backend=backend))
+    fast = trained("balcal", tmp_path, settings=settings)
+    assert graphs
+    plain = trained("balcal", tmp_path, settings=settings[:1])
+    assert history(fast)[0]["val_nll"] == pytest.approx(history(plain)[0]["val_nll"], abs=1e-5)
 
 
 @pytest.mark.parametrize("optimiser", ["sgd", "adam", "adamw"])

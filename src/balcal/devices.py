@@ -95,10 +95,11 @@ class World:
             dist.barrier(group=self.control)
 
 
-def current_world() -> World:
+def current_world(control: bool = True) -> World:
     """The processes that somebody set up already, if any."""
     if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
-        return World(dist.get_rank(), dist.get_world_size(), dist.new_group(backend="gloo"))
+        group = dist.new_group(backend="gloo") if control else None
+        return World(dist.get_rank(), dist.get_world_size(), group)
     return World()
 
 

@@ -48,10 +48,14 @@ def predict_batches(model: Model, batches: Batches, posthoc: bool = True) -> Pre
     return Predictions(log_probs, torch.cat(labels))
 
 
-def load(path: str | Path, device: str | None = None) -> Model:
-    """The trained model of a run folder, ready for use."""
-    run = Run.at(Path(path))
-    return load_chosen(run, run.recipe.method, pick_device(device)).eval()
+def load(path: str | Path, posthoc: str | None = None, device: str | None = None) -> Model:
+    """The trained model of a run folder, ready for use; `posthoc="ts"` fits that on the run's validation split."""
+    run, place = Run.at(Path(path)), pick_device(device)
+    model = load_chosen(run, run.recipe.method, place)
+    if posthoc is not None:
+        held_out, _ = predictions_of(run, run.recipe.method, place)
+        model.posthoc = registry.method(posthoc).posthoc.fit(held_out.log_probs, held_out.labels).to(place)
+    return model.eval()
 
 
 def load_chosen(run: Run, method: Method, device: torch.device) -> Model:

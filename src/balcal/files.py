@@ -24,11 +24,12 @@ def write_atomic(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(beside, path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        if os.name == "posix":
+            folder = os.open(path.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
     except OSError as error:
         with suppress(OSError):
             beside.unlink(missing_ok=True)

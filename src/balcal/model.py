@@ -39,13 +39,18 @@ class Model(nn.Module):
         self.posthoc = method.posthoc.identity(num_classes)
         self._sums: Sums | None = None
 
-    def forward(self, x: Tensor, branches: bool = False) -> Tensor | Outputs:
+    def features(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """What the backbone makes of x: the map before pooling, and the vector (N, D)."""
         backbone = cast(Backbone, self.backbone)
         feature_map = backbone.forward_features(x)
-        features = backbone.forward_head(feature_map, pre_logits=True)
-        if features.ndim != 2 or features.shape[1] != backbone.num_features:
+        return feature_map, backbone.forward_head(feature_map, pre_logits=True)
+
+    def forward(self, x: Tensor, branches: bool = False) -> Tensor | Outputs:
+        feature_map, features = self.features(x)
+        width = cast(Backbone, self.backbone).num_features
+        if features.ndim != 2 or features.shape[1] != width:
             raise BalcalError(
-                f"the backbone gave features of shape {tuple(features.shape)}, expected (N, {backbone.num_features}): "
+                f"the backbone gave features of shape {tuple(features.shape)}, expected (N, {width}): "
                 "pass features= a function from images to a matrix, and num_features= its width"
             )
         with torch.autocast(features.device.type, enabled=False):
@@ -84,7 +89,7 @@ class Model(nn.Module):
             raise BalcalError(
                 "nothing was counted in this epoch: call model.loss(x, y) for each batch before end_epoch()"
             )
-        record = finish_tally(self, self._sums, current_world())
+        record = finish_tally(self, self._sums, current_world(control=False))
         self._sums = None
         return record
 
@@ -113,6 +118,11 @@ def finish_tally(model: Model, sums: Sums, world: World) -> Record:
     record = model.method.tally.finish(sums, model) if model.method.tally else {}
     world.share(*model.head.buffers())
     return record
+
+
+def compile_backbone(model: Model) -> None:
+    """Compile what a model asks of its backbone. Parameters and their names stay as they are."""
+    model.features = torch.compile(model.features)  # type: ignore[method-assign]
 
 
 def as_method(method: Method | str) -> Method:

@@ -23,13 +23,12 @@ class Progress:
         self.quiet = quiet
         self.log = log or (lambda line: None)
         self._bar: Any = None
-        self._shown_at = 0.0
 
     def start(self, epochs: int, at_epoch: int, at_step: int, train_batches: int, val_batches: int) -> None:
         self.epochs, self.epoch = epochs, at_epoch
         self.per_epoch = train_batches + val_batches * VAL_COST
         self.done = self.begun = at_epoch * self.per_epoch + at_step
-        self.started = self.epoch_started = time.monotonic()
+        self.started = self.epoch_started = self._shown_at = time.monotonic()
         if not self.quiet and sys.stderr.isatty():
             from rich.console import Console
             from rich.progress import BarColumn, TextColumn
@@ -90,14 +89,17 @@ class Progress:
             self._bar = None
 
     def _due(self) -> bool:
-        """Twice a second: reading a loss makes an accelerator wait."""
-        if self._bar is None or time.monotonic() - self._shown_at < 0.5:
+        """Twice a second on a terminal, once a minute elsewhere: reading a loss makes an accelerator wait."""
+        if time.monotonic() - self._shown_at < (0.5 if self._bar else 60.0):
             return False
         self._shown_at = time.monotonic()
         return True
 
     def _show(self, told: str) -> None:
-        self._bar.update(self._task, completed=self.done, told=told)
+        if self._bar:
+            self._bar.update(self._task, completed=self.done, told=told)
+        else:
+            self.note(f"{self.title}: {told}")
 
 
 def summary(record: Record) -> str:

@@ -11,7 +11,6 @@ log.txt, environment.json          when, where, with which versions
 
 from __future__ import annotations
 
-import fcntl
 import io
 import json
 import platform
@@ -30,6 +29,11 @@ from balcal import registry
 from balcal.core import BalcalError, Predictions, Record
 from balcal.files import load_sealed, save_sealed, sweep, write_atomic
 from balcal.recipe import Recipe, describe
+
+try:
+    import fcntl
+except ImportError:  # Windows: two trainings of one recipe at once are then up to the user
+    fcntl = None  # type: ignore[assignment]
 
 State = dict[str, Any]
 Weights = dict[str, torch.Tensor]
@@ -163,7 +167,8 @@ class Folder:
             ) from None
         with lock:
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if fcntl:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 raise BalcalError(f"{self.path} is being trained by another process: wait for it or stop it") from None
             sweep(self.path)
@@ -183,12 +188,12 @@ class Run(Folder):
         """The run that lives in a folder."""
         try:
             asked = json.loads((path / "recipe.json").read_text())
-            names = asked["names"]
+            names, fingerprint = asked["names"], asked["fingerprint"]
         except (OSError, ValueError, KeyError):
             raise BalcalError(f"{path} is not a run: it has no readable recipe.json") from None
         recipe = registry.recipe(names["task"], names["method"], names["seed"], names["overrides"])
         run = Run(path.parent.parent, recipe, say)
-        if run.fingerprint != path.resolve().name.rpartition("-")[2]:
+        if run.fingerprint != fingerprint:
             raise BalcalError(
                 f"{path} was made with other settings than `{names['method']}` has in this version of balcal: "
                 "evaluate it with the version named in its environment.json"
@@ -209,7 +214,8 @@ class Run(Folder):
             "seed": recipe.seed,
             "overrides": list(recipe.overrides),
         }
-        self.write_json("recipe.json", {"names": names, "recipe": describe(recipe)})
+        asked = {"names": names, "fingerprint": self.fingerprint, "recipe": describe(recipe)}
+        self.write_json("recipe.json", asked)
         self.write_json("environment.json", environment(device))
 
     def write_json(self, name: str, value: Any) -> None:

@@ -81,7 +81,7 @@ def train_recipe(
         if world.first:
             progress.log = run.log
         with run.claimed() if world.first else nullcontext():
-            if run.finished:
+            if world.told(run.finished):  # the first process may be the only one that sees the folder
                 progress.note(f"{run.path} is finished already: nothing to train")
             else:
                 _train_run(run, place, world, progress)

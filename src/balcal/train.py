@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
@@ -11,12 +12,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from balcal.core import Outputs, Record, Sums
+from balcal.core import BalcalError, Outputs, Record, Sums
 from balcal.data.batches import Batches
 from balcal.devices import World
 from balcal.health import Health
 from balcal.metrics.streaming import TopLabel
-from balcal.model import Model, batch_loss, finish_tally
+from balcal.model import Model, batch_loss, compile_backbone, finish_tally
 from balcal.optimise import make_optimiser, rate, set_rate
 from balcal.progress import Progress
 from balcal.randomness import generator, own_randomness, seed_torch
@@ -57,7 +58,7 @@ def run_epochs(session: Session) -> list[Record]:
     model, plan, store = session.model, session.plan, session.store
     method, world = model.method, session.world
     if plan.compile:
-        model.backbone.compile()
+        compile_backbone(model)
     with own_randomness(), session.stop, closing(session.progress):
         resume(session)
         session.progress.start(plan.epochs, session.epoch, session.step, len(session.train), len(session.val))
@@ -134,7 +135,10 @@ def validate(session: Session) -> Record:
     for outputs, labels in forward(session):
         meter.update(outputs.log_probs(), labels)
     world.sum(meter.sums, meter.gaps)
-    return record | {f"val_{name}": value for name, value in meter.compute().items()}
+    figures = meter.compute()
+    if math.isnan(figures["nll"]):
+        raise BalcalError("the predictions on the validation split are NaN: lower the learning rate (plan.lr)")
+    return record | {f"val_{name}": value for name, value in figures.items()}
 
 
 def forward(session: Session) -> Iterator[tuple[Outputs, Tensor]]:

@@ -83,22 +83,6 @@ class Fixed:
     beta: float
     delta: float
 
-    @staticmethod
-    def build(spec: Etf | Balanced, num_classes: int, source: int) -> Fixed:
-        """`source` is the width of what the adapter reads."""
-        beta = float(num_classes if spec.beta == "K" else spec.beta)
-        width = adapted_width(source, num_classes) if spec.adapter else source
-        etf = simplex_etf(width, num_classes)
-        adapter = ADAPTERS[spec.adapter](source, width) if spec.adapter else NoAdapter()
-        return Fixed(adapter, etf, beta, spec.delta)
-
-
-def _check(spec: Etf | Balanced) -> None:
-    if spec.beta != "K" and not spec.beta > 0:
-        raise BalcalError(f"head.beta must be above 0 (or K), not {spec.beta}")
-    if not 0 < spec.delta <= 1:
-        raise BalcalError(f"head.delta must lie in (0, 1], not {spec.delta}")
-
 
 @dataclass(frozen=True)
 class Etf:
@@ -109,44 +93,47 @@ class Etf:
     adapter: Adapter = None
 
     def __post_init__(self) -> None:
-        _check(self)
+        if self.beta != "K" and not self.beta > 0:
+            raise BalcalError(f"head.beta must be above 0 (or K), not {self.beta}")
+        if not 0 < self.delta <= 1:
+            raise BalcalError(f"head.delta must lie in (0, 1], not {self.delta}")
 
     @property
     def needs_map(self) -> bool:
         return self.adapter == "conv"
 
+    def fixed(self, features: int, num_classes: int, channels: int | None) -> Fixed:
+        source = channels if self.needs_map and channels else features
+        width = adapted_width(source, num_classes) if self.adapter else source
+        etf = simplex_etf(width, num_classes)
+        adapter = ADAPTERS[self.adapter](source, width) if self.adapter else NoAdapter()
+        return Fixed(adapter, etf, float(num_classes if self.beta == "K" else self.beta), self.delta)
+
     def __call__(
         self, features: int, num_classes: int, learnable: nn.Linear | None = None, channels: int | None = None
     ) -> Head:
-        return EtfHead(Fixed.build(self, num_classes, (channels or features) if self.needs_map else features))
+        return EtfHead(self.fixed(features, num_classes, channels))
 
 
 @dataclass(frozen=True)
-class Balanced:
+class Balanced(Etf):
     """Both classifiers. `gamma` is where it starts; `loss_follows` says whether the loss uses the solved one."""
 
-    beta: Beta = 1.0
-    delta: float = 0.95
     adapter: Adapter = "vector"
     fusion: Fusion = "probs"
     gamma: float = 0.5
     loss_follows: bool = True
 
     def __post_init__(self) -> None:
-        _check(self)
+        super().__post_init__()
         if not 0 <= self.gamma <= 1:
             raise BalcalError(f"head.gamma must lie in [0, 1], not {self.gamma}")
-
-    @property
-    def needs_map(self) -> bool:
-        return self.adapter == "conv"
 
     def __call__(
         self, features: int, num_classes: int, learnable: nn.Linear | None = None, channels: int | None = None
     ) -> Head:
         classifier = learnable or nn.Linear(features, num_classes)
-        source = (channels or features) if self.needs_map else features
-        return BalancedHead(classifier, Fixed.build(self, num_classes, source), self)
+        return BalancedHead(classifier, self.fixed(features, num_classes, channels), self)
 
 
 H = TypeVar("H", bound=Head)

@@ -29,7 +29,7 @@ class Temperature(nn.Module):
 
     def __init__(self, temperature: float = 1.0) -> None:
         super().__init__()
-        self.register_buffer("temperature", torch.tensor(temperature, dtype=torch.float64))
+        self.register_buffer("temperature", torch.tensor(temperature))
 
     def forward(self, log_probs: Tensor) -> Tensor:
         return (log_probs / self.temperature.to(log_probs.dtype)).log_softmax(-1)
