@@ -42,4 +42,4 @@ def test_every_role_in_the_extension_table_is_one():
     from balcal.recipe import ROLES
 
     table = re.findall(r"^\|[^|]*\| `(\w+)` \|", (DOCS / "extend.md").read_text(), re.M)
-    assert sorted(table) == sorted(set(ROLES) - {"parent"})
+    assert sorted(table) == sorted(ROLES)

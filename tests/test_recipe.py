@@ -5,6 +5,7 @@ import pytest
 from balcal.core import BalcalError
 from balcal.methods.balcal import Balanced, SolveGamma
 from balcal.methods.temperature import TemperatureScaling
+from balcal.methods.vanilla import AllTrainable
 from balcal.recipe import Method, fingerprint
 from balcal.registry import method, recipe, table
 
@@ -111,8 +112,8 @@ def test_a_role_that_is_not_there_cannot_be_set():
 
 
 def test_a_method_of_one_s_own_joins_like_any_other():
-    mine = Method("mine", parent="vanilla")
-    assert (mine + method("ts")).changes == {"parent": "mine", "posthoc": "ts"}
+    mine = Method("mine", before_epoch=AllTrainable())
+    assert (mine + method("ts")).changes == {"before_epoch": "mine", "posthoc": "ts"}
 
 
 def test_fingerprints_differ_where_values_do():

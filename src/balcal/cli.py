@@ -116,14 +116,9 @@ def demo(out: Out = Path("runs"), seed: Seed = 0, device: Device = None) -> None
 
 
 def _about(entry: Any) -> str:
-    for name in ("about", "source"):
-        if getattr(entry, name, None):
-            return str(getattr(entry, name))
-    return (
-        (entry.__doc__ or "").strip().split("\n")[0]
-        if hasattr(entry, "__name__") and entry.__name__ != "<lambda>"
-        else ""
-    )
+    """One line: what the entry says of itself, or the first line of its docstring."""
+    told = getattr(entry, "about", None) or getattr(entry, "source", None) or getattr(entry, "func", entry).__doc__
+    return str(told).strip().split("\n")[0]
 
 
 def _print_figures(figures: dict[str, Any], as_json: bool) -> None:

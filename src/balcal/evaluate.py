@@ -25,7 +25,7 @@ def predict(model: Model, loader: Iterable[Any]) -> Predictions:
     return predict_batches(model, LoaderBatches(loader, model.head.weights.device, seed=0))
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def predict_batches(model: Model, batches: Batches, posthoc: bool = True) -> Predictions:
     was_training = model.training
     model.eval()
@@ -96,7 +96,7 @@ def evaluate(run: Run, method: Method, device: torch.device) -> dict[str, Any]:
         "epoch": epoch,
         "posthoc": {"spec": describe(method.posthoc), **{k: v.tolist() for k, v in fitted.state_dict().items()}},
         "dials": {k: history[epoch][k] for k in ("gamma", "beta") if k in history[epoch]},
-        "fusion": build(run.recipe).head.fusion,
+        "fusion": getattr(run.recipe.method.head, "fusion", "probs"),
         "ece": {"bins": 15, "edges": "uniform, (lo, hi]", "norm": "L1", "of": "top label"},
         "test": judged.as_dict(),
     }

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from balcal.core import BalcalError, BeforeEpoch, HeadSpec, Loss, Mix, PostHoc, Select, Tally
 
-ROLES = ("loss", "mix", "head", "before_epoch", "tally", "select", "posthoc", "parent")
+ROLES = ("loss", "mix", "head", "before_epoch", "tally", "select", "posthoc")
 AFTER_TRAINING = ("select", "posthoc")
 """Roles that only read what training left behind."""
 
@@ -35,8 +35,6 @@ class Method:
     tally: Tally | None = None
     select: Select = UNSET
     posthoc: PostHoc = UNSET
-    parent: str | None = None
-    """the method whose finished run this one starts from"""
     about: str = field(default="", compare=False)
     origin: tuple[tuple[str, str], ...] | None = field(default=None, compare=False, repr=False)
     """(role, name of the method that changed it)"""
@@ -50,8 +48,8 @@ class Method:
     def changes(self) -> dict[str, str]:
         """The roles that differ from plain training, and who changed each.
 
-        >>> Method("warm", parent="vanilla").changes
-        {'parent': 'warm'}
+        >>> Method("mine", loss=len).changes
+        {'loss': 'mine'}
         """
         return dict(self.origin or ())
 

@@ -106,7 +106,7 @@ def recipe(task_name: str, method_name: str, seed: int = 0, overrides: Iterable[
 def override(recipe: Recipe, path: str, value: Any) -> Recipe:
     """The recipe with one field changed: `plan.lr`, `task.val_size`, `head.beta`, `tally.on`, ..."""
     root, _, name = path.partition(".")
-    roots = ("plan", "task", *ROLES[:-1])
+    roots = ("plan", "task", *ROLES)
     if root not in roots:
         raise BalcalError(unknown("setting", root, roots))
     if root == "task":

@@ -61,6 +61,7 @@ def fit(
             history = run_epochs(Session(model, train, val, plan, seed, folder, progress, world))
     held_out = predict_batches(model, val, posthoc=False)
     model.posthoc = model.method.posthoc.fit(held_out.log_probs, held_out.labels).to(device)
+    world.share(*model.posthoc.buffers())
     return history
 
 
@@ -96,8 +97,6 @@ def train_recipe(
 
 def _train_run(run: Run, device: torch.device, world: World, progress: Progress) -> None:
     recipe = run.recipe
-    if recipe.method.parent is not None:
-        raise BalcalError(f"`{recipe.method}` starts from a run of `{recipe.method.parent}`, which cannot be done yet")
     _tune_machine(device)
     splits, plan = load_splits(recipe.task), recipe.task.plan
     dataset = registry.dataset(recipe.task.dataset)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from torch import Tensor, nn
 
 
@@ -31,6 +33,6 @@ class SmallCnn(nn.Module):
 
 
 BACKBONES = {
-    "cnn-28": lambda channels: SmallCnn(channels, side=28, width=16, features=256),
-    "cnn-8": lambda channels: SmallCnn(channels, side=8, width=16, features=64),
+    "cnn-28": partial(SmallCnn, side=28, width=16, features=256),
+    "cnn-8": partial(SmallCnn, side=8, width=16, features=64),
 }

@@ -27,7 +27,7 @@ class Block(nn.Module):
 
 
 class WideResNet(nn.Module):
-    """For images of 32 x 32 and thereabouts."""
+    """A wide ResNet for images of 32 x 32 and thereabouts."""
 
     def __init__(self, channels: int, depth: int, widen: int) -> None:
         super().__init__()
