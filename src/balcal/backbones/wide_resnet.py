@@ -64,5 +64,5 @@ class WideResNet(nn.Module):
 
 BACKBONES = {
     f"wrn-{depth}-{widen}": partial(WideResNet, depth=depth, widen=widen)
-    for depth, widen in ((10, 1), (16, 2), (16, 4), (26, 10), (28, 10))
+    for depth, widen in ((10, 1), (16, 2), (16, 4), (28, 10))
 }
