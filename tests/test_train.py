@@ -1,6 +1,7 @@
 """The loop: same recipe, same bits; what is logged; what is kept."""
 
 import json
+import signal
 
 import pytest
 import torch
@@ -203,6 +204,34 @@ def test_fit_resumes_from_its_folder(tmp_path):
     assert all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), again.state_dict().values(), strict=True))
     with pytest.raises(BalcalError, match="belongs to another recipe"):
         balcal.fit(again, train, val, epochs=5, out=tmp_path, quiet=True)
+
+
+@pytest.mark.parametrize("kind", ["int32", "uint8", "lists", "arrays"])
+def test_labels_of_any_whole_kind_will_do(kind):
+    _, _, x, y = loaders()
+    given = {"int32": y.int(), "uint8": y.to(torch.uint8), "lists": y.tolist(), "arrays": y.numpy()}[kind]
+    images = x.numpy() if kind == "arrays" else x
+    model = balcal.wrap(net(), 4, "balcal")
+    balcal.fit(model, [(images, given)], [(images, given)], epochs=1, quiet=True)
+    assert torch.equal(balcal.predict(model, [(images, given)]).labels, y)
+    if kind in ("int32", "uint8"):
+        assert model.loss(x, given).isfinite()
+
+
+def test_without_a_folder_ctrl_c_is_just_ctrl_c():
+    """Nothing is saved, so nothing may say that it is."""
+    train, val, _, _ = loaders()
+
+    def interrupted():
+        yield from train
+        signal.raise_signal(signal.SIGINT)
+
+    class Loader:
+        __iter__ = staticmethod(interrupted)
+        __len__ = staticmethod(lambda: len(train))
+
+    with pytest.raises(KeyboardInterrupt):
+        balcal.fit(balcal.wrap(net(), 4, "balcal"), Loader(), val, epochs=2, quiet=True)
 
 
 def test_fit_errors_teach():

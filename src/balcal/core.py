@@ -214,7 +214,7 @@ def check_labels(labels: Tensor, num_classes: int, where: str) -> None:
         raise BalcalError(
             f"labels in {where} must be a list of class indices, not {labels.dtype} {tuple(labels.shape)}"
         )
-    low, high = (int(x) for x in labels.aminmax()) if len(labels) else (0, 0)
+    low, high = (int(x) for x in labels.long().aminmax()) if len(labels) else (0, 0)
     if not 0 <= low <= high < num_classes:
         bad = labels[(labels < 0) | (labels >= num_classes)][0]
         raise BalcalError(

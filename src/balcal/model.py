@@ -63,6 +63,7 @@ class Model(nn.Module):
     def loss(self, images: Tensor, labels: Tensor, rng: Generator | None = None) -> Tensor:
         """The training loss of a batch; also counts the batch for the end of the epoch."""
         check_labels(labels, self.num_classes, "this batch")
+        labels = labels.long()
         rng = rng or Generator().manual_seed(int(torch.randint(2**62, ())))
         tally = self.method.tally
         if tally and tally.on == "train" and self._sums is None:

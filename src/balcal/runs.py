@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 from zipfile import BadZipFile
 
 import numpy as np
@@ -44,6 +44,9 @@ SAVE_EVERY_SECONDS = 300.0
 class Store(Protocol):
     """Where the loop keeps what it must not lose."""
 
+    lasting: ClassVar[bool]
+    """whether what is saved outlives the process, so that a request to stop can be answered by saving"""
+
     def load_state(self) -> State | None: ...
     def save_state(self, state: State) -> None: ...
     def save_is_due(self) -> bool: ...
@@ -54,6 +57,8 @@ class Store(Protocol):
 
 class Memory:
     """Keeps the best weights while the process lives."""
+
+    lasting: ClassVar[bool] = False
 
     def __init__(self) -> None:
         self.kept: dict[int, Weights] = {}
@@ -81,6 +86,7 @@ class Memory:
 class Folder:
     """Keeps states and weights on disk, sealed by checksums. `fingerprint` says whose they are."""
 
+    lasting: ClassVar[bool] = True
     path: Path
     fingerprint: str
     say: Callable[[str], None] = print

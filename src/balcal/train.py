@@ -59,7 +59,7 @@ def run_epochs(session: Session) -> list[Record]:
     method, world = model.method, session.world
     if plan.compile:
         compile_backbone(model)
-    with own_randomness(), session.stop, closing(session.progress):
+    with own_randomness(), session.stop if store.lasting else nullcontext(), closing(session.progress):
         resume(session)
         session.progress.start(plan.epochs, session.epoch, session.step, len(session.train), len(session.val))
         while session.epoch < plan.epochs:

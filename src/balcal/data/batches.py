@@ -139,6 +139,9 @@ class LoaderBatches:
                     images, labels = batch
                 except (TypeError, ValueError):
                     raise BalcalError("the loader must give pairs (images, labels)") from None
+                images, labels = torch.as_tensor(images), torch.as_tensor(labels)
+                if not labels.is_floating_point():  # what floats mean as labels is for somebody else to complain about
+                    labels = labels.long()
                 yield images.to(self.device, non_blocking=True), labels.to(self.device, non_blocking=True)
             seed_torch(self.seed, "load", epoch, step + 1)  # for draws made while loading the next one
 
