@@ -49,8 +49,3 @@ def test_the_loop_knows_no_method_by_name():
     for word in ("methods", "gamma", "beta", "Balanced", "temperature"):
         assert word not in loop
     assert not any("methods" in name for name in imports(SOURCE / "train.py"))
-
-
-def test_rooms_stay_small():
-    sizes = {path.name: len(path.read_text().splitlines()) for path in SOURCE.rglob("*.py")}
-    assert max(sizes.values()) <= 300, sizes

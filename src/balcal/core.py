@@ -58,10 +58,6 @@ class Outputs:
             return torch.einsum("b,bnk->nk", self.weights, self.logits).log_softmax(-1)
         return (self.weights.log()[:, None, None] + self.logits.log_softmax(-1)).logsumexp(0)
 
-    def select(self, samples: slice | Tensor) -> Outputs:
-        """The same outputs for some of the samples."""
-        return Outputs(self.logits[:, samples], self.weights, self.loss_weights, self.fusion, self.penalty)
-
 
 @dataclass(frozen=True, eq=False)
 class Predictions:

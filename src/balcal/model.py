@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from typing import Any, cast
 
 import torch
@@ -53,7 +54,8 @@ class Model(nn.Module):
                 f"the backbone gave features of shape {tuple(features.shape)}, expected (N, {width}): "
                 "pass features= a function from images to a matrix, and num_features= its width"
             )
-        with torch.autocast(features.device.type, enabled=False):
+        kind = features.device.type
+        with torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext():
             dtype = self.head.weights.dtype
             outputs: Outputs = self.head(
                 features.to(dtype), feature_map.to(dtype) if self.method.head.needs_map else None
