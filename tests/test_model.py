@@ -176,6 +176,18 @@ def test_two_calls_are_enough_in_somebody_s_own_loop(kind, method):
         assert losses[-1] < losses[0]
 
 
+def test_a_loss_in_eval_mode_does_not_count():
+    """People compute validation losses with the same call; they are no business of gamma's."""
+    x, y = batch()
+    model = balcal.wrap(SEQUENTIAL(), 4, "balcal")
+    model.loss(x, y)
+    counted = {name: tensor.clone() for name, tensor in model._sums.items()}
+    model.eval()
+    model.loss(x, y)
+    assert all(torch.equal(model._sums[name], counted[name]) for name in counted)
+    assert float(counted["count"]) == len(y)
+
+
 def test_own_loop_errors_teach():
     model = balcal.wrap(SEQUENTIAL(), 4, "balcal")
     with pytest.raises(BalcalError, match=r"call model\.loss"):

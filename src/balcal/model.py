@@ -63,14 +63,14 @@ class Model(nn.Module):
             return outputs if branches else self.posthoc(outputs.log_probs())
 
     def loss(self, images: Tensor, labels: Tensor, rng: Generator | None = None) -> Tensor:
-        """The training loss of a batch; also counts the batch for the end of the epoch."""
+        """The training loss of a batch; in training mode it also counts the batch for the end of the epoch."""
         check_labels(labels, self.num_classes, "this batch")
         labels = labels.long()
         rng = rng or Generator().manual_seed(int(torch.randint(2**62, ())))
         tally = self.method.tally
-        if tally and tally.on == "train" and self._sums is None:
+        if self.training and tally and tally.on == "train" and self._sums is None:
             self._sums = tally.start(self)
-        return batch_loss(self, self.method, images, labels, rng, self._sums)
+        return batch_loss(self, self.method, images, labels, rng, self._sums if self.training else None)
 
     def end_epoch(self, val_loader: Iterable[Any] | None = None) -> Record:
         """Set the method's dials for the next epoch and say what they are; all processes of a run agree on them."""
