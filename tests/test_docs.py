@@ -24,7 +24,7 @@ def test_code_in_the_docs_runs(path, tmp_path, monkeypatch):
         exec(compile(code.replace("from __future__ import annotations\n", ""), path.name, "exec"), names)
 
 
-def test_a_method_is_one_file(tmp_path, monkeypatch, capsys):
+def test_a_method_is_one_file(tmp_path, monkeypatch):
     """The file of extend.md, put where methods live, is found, listed, shown, joined and set."""
     (tmp_path / "poly.py").write_text(blocks(DOCS / "extend.md")[0])
     monkeypatch.setattr(balcal.methods, "__path__", [*balcal.methods.__path__, str(tmp_path)])

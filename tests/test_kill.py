@@ -71,7 +71,7 @@ def test_asked_to_stop_it_finishes_the_batch_saves_and_says_so(signum, code, tmp
     assert not (run / "metrics.json").exists()
 
 
-def test_a_finished_run_says_so_and_does_nothing(tmp_path, capsys):
+def test_a_finished_run_says_so_and_does_nothing(tmp_path):
     run = trained("vanilla", tmp_path)
     before = {p: p.stat().st_mtime_ns for p in (run / "checkpoints").iterdir()}
     command = [sys.executable, "-m", "balcal", "train", "digits", "vanilla", "--out", str(tmp_path)]

@@ -164,7 +164,7 @@ def wrap(
         if leave is not None:
             leave(0)
         return _placed(model, model.backbone)
-    path = find_classifier(network, num_classes)
+    path = find_classifier(network)
     classifier = cast(nn.Linear, network.get_submodule(path))
     tapped = TappedNetwork(network, path, classifier)
     model = Model(tapped, num_classes, chosen, classifier if classifier.out_features == num_classes else None)

@@ -75,10 +75,10 @@ class CustomFeatures(nn.Module):
         return self.forward_features(x)
 
 
-def find_classifier(network: nn.Module, num_classes: int) -> str:
+def find_classifier(network: nn.Module) -> str:
     """The path of the last linear layer: the usual names first, then the last one registered.
 
-    >>> find_classifier(nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)), 2)
+    >>> find_classifier(nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)))
     '2'
     """
     linear: list[str] = [name for name, module in network.named_modules() if type(module) is nn.Linear and name]
