@@ -8,7 +8,7 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "balcal"
 FLOORS = [
     ["core"],
-    ["randomness", "files", "etf", "balance", "stopping"],
+    ["randomness", "files", "etf", "balance", "stopping", "arrays"],
     ["metrics", "backbones", "data", "devices"],
     ["recipe", "tapping"],
     ["methods", "tasks"],

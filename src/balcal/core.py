@@ -67,6 +67,8 @@ class Predictions:
     """(N, K)"""
     labels: Tensor
     """(N,) class indices"""
+    role: str | None = None
+    """which part of the data these are, where it is known: nothing may be fitted on `test`"""
 
     @property
     def probs(self) -> Tensor:
