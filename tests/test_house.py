@@ -8,8 +8,8 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "balcal"
 FLOORS = [
     ["core"],
-    ["randomness", "files", "etf", "balance", "stopping", "arrays"],
-    ["metrics", "backbones", "data", "devices"],
+    ["randomness", "files", "etf", "balance", "fitting", "stopping", "arrays"],
+    ["metrics", "backbones", "data", "devices", "affine", "piecewise"],
     ["recipe", "tapping"],
     ["methods", "tasks"],
     ["registry"],

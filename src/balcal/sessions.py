@@ -60,8 +60,8 @@ def fit(
         with folder.claimed() if world.first else nullcontext():
             history = run_epochs(Session(model, train, val, plan, seed, folder, progress, world))
     held_out = predict_batches(model, val, posthoc=False)
-    model.posthoc = model.method.posthoc.fit(held_out.log_probs, held_out.labels).to(device)
-    world.share(*model.posthoc.buffers())
+    fitted = model.method.posthoc.fit(held_out.log_probs, held_out.labels)
+    model.posthoc = world.told(fitted).to(device)  # whole: how many numbers it has may depend on what a process saw
     return history
 
 

@@ -15,7 +15,7 @@ import torch
 from scipy.optimize import brentq
 from torch import Tensor, nn
 
-from balcal.core import BalcalError
+from balcal.fitting import check_held_out, lift, read_scores
 from balcal.recipe import Method
 
 COLDEST, HOTTEST = 1e-3, 1e3
@@ -32,7 +32,7 @@ class Temperature(nn.Module):
         self.register_buffer("temperature", torch.tensor(temperature))
 
     def forward(self, log_probs: Tensor) -> Tensor:
-        return (log_probs / self.temperature.to(log_probs.dtype)).log_softmax(-1)
+        return (lift(log_probs) / self.temperature.to(log_probs.dtype)).log_softmax(-1)
 
     def extra_repr(self) -> str:
         return f"T={float(self.temperature):.4f}"
@@ -52,11 +52,7 @@ def solve_temperature(log_probs: Tensor, labels: Tensor) -> float:
     >>> round(2 / T - math.log(3), 6)
     0.0
     """
-    if len(labels) == 0:
-        raise BalcalError("cannot fit a temperature on an empty split: hold out some validation data")
-    z = log_probs.double().cpu().clamp(min=-1e4)
-    if not bool(z.isfinite().all()):
-        raise BalcalError("cannot fit a temperature: the predictions contain NaN or infinite values")
+    z = read_scores(log_probs, "ts")
     z = z - z.amax(1, keepdim=True)
     z_label = z.gather(1, labels.cpu()[:, None])[:, 0].mean()
 
@@ -79,7 +75,7 @@ class TemperatureScaling:
         return Temperature()
 
     def fit(self, log_probs: Tensor, labels: Tensor) -> nn.Module:
-        return Temperature(solve_temperature(log_probs, labels))
+        return Temperature(solve_temperature(*check_held_out(log_probs, labels, "ts")))
 
 
 METHODS = {"ts": Method("ts", posthoc=TemperatureScaling(), about="temperature scaling on the validation split")}
