@@ -16,8 +16,8 @@ FLOORS = [
     ["model", "optimise", "health", "progress"],
     ["runs"],
     ["evaluate", "train", "report"],
-    ["sessions"],
-    ["demo"],
+    ["sessions", "posthoc"],
+    ["demo", "offline"],
     ["cli"],
     ["__main__"],
 ]

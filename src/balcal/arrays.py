@@ -75,10 +75,10 @@ def _read_npz(source: str) -> dict[str, Any]:
     stem, colon, name = source.partition(".npz:")
     path = Path(f"{stem}.npz" if colon else source)
     try:
-        content = np.load(path, allow_pickle=False)
-        if isinstance(content, np.ndarray):
-            return {UNNAMED: content}
-        with content:
+        with open(path, "rb") as file:
+            content = np.load(file, allow_pickle=False)
+            if isinstance(content, np.ndarray):
+                return {UNNAMED: content}
             arrays = {each: content[each] for each in content.files}
     except FileNotFoundError:
         raise BalcalError(f"there is no file {path}") from None

@@ -77,6 +77,12 @@ class Predictions:
     def __len__(self) -> int:
         return len(self.labels)
 
+    def for_fitting(self) -> Predictions:
+        """These predictions, unless they are what everything is to be judged by."""
+        if self.role == "test":
+            raise BalcalError("these are predictions of the test role: fit and choose on held-out data, judge on these")
+        return self
+
 
 @dataclass(frozen=True, eq=False)
 class Term:
@@ -204,6 +210,20 @@ class PostHoc(Protocol):
 
     def identity(self, num_classes: int) -> nn.Module: ...
     def fit(self, log_probs: Tensor, labels: Tensor) -> nn.Module: ...
+
+
+@runtime_checkable
+class ReadsOutputs(Protocol):
+    """A post-hoc role that must see the branches, not only the prediction that they make together."""
+
+    def fit_outputs(self, outputs: Outputs, labels: Tensor) -> OutputsMap: ...
+
+
+class OutputsMap(nn.Module):
+    """What such a role fits: outputs in, log-probabilities (N, K) out."""
+
+    def forward(self, outputs: Outputs) -> Tensor:
+        raise NotImplementedError
 
 
 def check_labels(labels: Tensor, num_classes: int, where: str) -> None:

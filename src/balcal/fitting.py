@@ -100,6 +100,12 @@ class FittedMap(nn.Module):
     def calibrated(self, scores: Tensor) -> Tensor:
         raise NotImplementedError
 
+    def extra_repr(self) -> str:
+        """Few numbers as they are, of many only how many."""
+        told = {name: [round(x, 4) for x in value.flatten().tolist()] for name, value in self.named_buffers()}
+        few = {name: numbers[0] if len(numbers) == 1 else numbers for name, numbers in told.items()}
+        return ", ".join(f"{n}={v if len(told[n]) <= 4 else f'{len(told[n])} numbers'}" for n, v in few.items())
+
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> FittedMap:
         try:
             fn(torch.zeros((), dtype=torch.float64))

@@ -51,5 +51,5 @@ def test_every_line_explains_itself_and_is_measured_against_ours():
 def test_gaps_of_one_sign_make_bins_matter_not():
     p = np.array([[0.9, 0.1]] * 50 + [[0.6, 0.4]] * 50)
     y = np.array([0] * 30 + [1] * 70)
-    assert "bins do not matter" in found(p, y)["10 bins"].why
+    assert "their number does not matter" in found(p, y)["10 bins"].why
     assert "no confidence is exactly 1" in found(p, y)["torchmetrics"].why

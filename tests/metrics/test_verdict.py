@@ -1,5 +1,7 @@
 """Verdicts of models whose calibration is known."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -183,9 +185,10 @@ def test_paired_differences_hold_the_truth_and_call_a_tie_a_tie():
         held += found.ece.low <= truth <= found.ece.high
         assert found.accuracy.bounds == (0, 0)
     assert held / 120 >= 0.92
-    assert "accuracy a tie, NLL worse, ECE worse" in found.sentence()
+    assert "accuracy the same, NLL worse, ECE worse" in found.sentence()
     same = metrics.compare(predictions(cool), predictions(cool))
     assert same.ece.value == same.nll.value == 0
-    assert "ECE a tie" in str(same)
+    assert "ECE the same" in str(same)
+    assert metrics.Comparison.of(json.loads(json.dumps(found.as_dict()))) == found
     with pytest.raises(BalcalError, match="not of the same samples"):
         metrics.compare(predictions(cool), predictions(pair(1500)[0]))

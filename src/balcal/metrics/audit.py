@@ -153,7 +153,7 @@ def _why_bins(top: TopLabels, bins: int, value: float, ours: float) -> str:
         "more gaps of opposite sign cancel inside a bin" if value < ours else "fewer cancel, and more noise is counted"
     )
     if abs(value - ours) < SAME:
-        change = "all gaps have one sign, so bins do not matter"
+        change = "nowhere do gaps of opposite sign meet in a bin, so their number does not matter"
     return f"{change}; {busiest:.0%} of the samples share the fullest bin"
 
 

@@ -29,7 +29,7 @@ def bin_of(conf: Tensor, bins: int, dtype: torch.dtype | None = None) -> Tensor:
     if bins < 1:
         raise BalcalError(f"there must be at least one bin, not {bins}")
     edges = torch.arange(1, bins, device=conf.device).to(dtype or conf.dtype) / bins
-    return torch.bucketize(conf, edges.to(conf.dtype))
+    return torch.bucketize(conf.contiguous(), edges.to(conf.dtype))
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,8 +21,9 @@ class Metric:
 
     @property
     def about(self) -> str:
-        """The first line of the docstring."""
-        return (self.call.__doc__ or "").strip().split("\n")[0]
+        """The first sentence of the docstring, less what `better` says."""
+        first = " ".join((self.call.__doc__ or "").strip().split("\n\n")[0].split())
+        return first.split(" Lower is better")[0].split(" Higher is better")[0]
 
     def described(self) -> dict[str, Any]:
         return {

@@ -164,16 +164,23 @@ class Comparison:
     brier: resample.Interval
     ece: resample.Interval
     bins: int = 15
+    names: tuple[str, str] = ("the first", "the second")
 
     def sentence(self) -> str:
         told = []
         for title, found, sign in (("accuracy", self.accuracy, 1), ("NLL", self.nll, -1), ("ECE", self.ece, -1)):
-            tie = found.low <= 0 <= found.high
-            told.append(f"{title} {'a tie' if tie else 'better' if found.value * sign > 0 else 'worse'}")
-        return "the second model against the first: " + ", ".join(told)
+            tie = "the same" if found.low == found.high == 0 else "a tie" if found.low <= 0 <= found.high else ""
+            told.append(f"{title} {tie or ('better' if found.value * sign > 0 else 'worse')}")
+        return f"{self.names[1]} against {self.names[0]}: " + ", ".join(told)
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+    @classmethod
+    def of(cls, told: dict[str, Any]) -> Comparison:
+        """From what `as_dict` made, also after a journey through JSON."""
+        parts = {name: resample.Interval(**value) for name, value in told.items() if isinstance(value, dict)}
+        return cls(**{**told, **parts, "names": tuple(told["names"])})
 
     def __str__(self) -> str:
         lines = [f"{self.samples:,} samples, {self.sentence()}"]
@@ -186,14 +193,19 @@ class Comparison:
 
 
 def compare(
-    first: Predictions, second: Predictions, bins: int = 15, resamples: int = 1000, seed: int = 0
+    first: Predictions,
+    second: Predictions,
+    names: tuple[str, str] = ("the first", "the second"),
+    bins: int = 15,
+    resamples: int = 1000,
+    seed: int = 0,
 ) -> Comparison:
     """The difference of two models on the same samples, second minus first, by a paired bootstrap.
 
     >>> y = torch.tensor([0] * 150 + [1] * 50)
     >>> hot, warm = (Predictions(torch.tensor([[p, 1 - p]] * 200).log(), y) for p in (0.9, 0.76))
     >>> print(compare(hot, warm))
-    200 samples, the second model against the first: accuracy a tie, NLL better, ECE better
+    200 samples, the second against the first: accuracy the same, NLL better, ECE better
       accuracy      +0.00 %   [+0.00, +0.00]
       ECE          -14.00 %   [-17.41, -4.71]
       NLL         -0.0921     [-0.1547, -0.0242]
@@ -218,6 +230,7 @@ def compare(
         samples=len(top_a),
         ece=resample.around_difference(eces, drawn.ece[1] - drawn.ece[0], floors),
         bins=bins,
+        names=names,
         **means,
     )
 
