@@ -8,10 +8,11 @@ from posthoc_helper import held_out, nll
 
 from balcal import registry
 from balcal.affine import MOST_CLASSES
-from balcal.core import BalcalError
+from balcal.core import BalcalError, ReadsOutputs
 from balcal.fitting import keep_top, minimise
 
-NAMES = [name for name, method in registry.table("methods").items() if "posthoc" in method.changes]
+ROLES = {name: method.posthoc for name, method in registry.table("methods").items() if "posthoc" in method.changes}
+NAMES = [name for name, role in ROLES.items() if not isinstance(role, ReadsOutputs)]
 PER_CLASS = ["vs", "ms", "dirichlet", "isotonic-ovr", "histogram"]
 CONTAINS_IDENTITY = ["ts", "vs", "ms", "dirichlet", "ets"]
 KEEPS_ORDER = ["ts", "ets", "isotonic"]
