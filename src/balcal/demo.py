@@ -37,8 +37,18 @@ def comparison(verdicts: dict[str, Verdict], title: str) -> Table:
     """Percent, except NLL."""
     table = Table(title=title, title_justify="left")
     table.add_column("method")
-    for name in ("accuracy", "ECE (15 bins)", "NLL", "confidence"):
+    for name in ("accuracy", "ECE (15 bins)", "of a perfect model", "NLL", "confidence"):
         table.add_column(name, justify="right")
+    table.add_column("verdict")
     for name, v in verdicts.items():
-        table.add_row(name, f"{v.accuracy:.2%}", f"{v.ece:.2%}", f"{v.nll:.4f}", f"{v.mean_confidence:.2%}")
+        low, high = v.ece_interval
+        table.add_row(
+            name,
+            f"{v.accuracy:.2%}",
+            f"{v.ece:.2%} \\[{low * 100:.1f}, {high * 100:.1f}]",
+            f"{v.floor_mean:.1%} to {v.floor_high:.1%}",
+            f"{v.nll:.4f}",
+            f"{v.mean_confidence:.2%}",
+            {"perfect": "like perfect", "over": "over-confident", "under": "under-confident", "mixed": "both"}[v.kind],
+        )
     return table
