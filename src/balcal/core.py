@@ -117,8 +117,8 @@ class Head(nn.Module):
         self._fusion = "logits" if bool(self.fuse_logits) else "probs"
 
     def outputs(self, *logits: Tensor) -> Outputs:
-        """Pack the branches' logits, in float32 whatever the network computed in."""
-        return Outputs(torch.stack(logits).float(), self.weights, self.loss_weights, self.fusion)
+        """Pack the branches' logits, at least in float32 whatever the network computed in."""
+        return Outputs(at_least_float32(torch.stack(logits)), self.weights, self.loss_weights, self.fusion)
 
     def forward(self, features: Tensor, feature_map: Tensor | None) -> Outputs:
         """`features` (N, D); `feature_map` (N, C, H, W) where the backbone has one, for heads that look at places."""
@@ -147,7 +147,7 @@ class Classifier(Protocol):
 
 
 class Loss(Protocol):
-    """(logits (N, K), labels (N,)) -> mean over samples, a scalar."""
+    """(logits (N, K), labels (N,)) -> mean over samples, a scalar; in float32 at least."""
 
     def __call__(self, logits: Tensor, labels: Tensor) -> Tensor: ...
 
@@ -202,6 +202,15 @@ class PostHoc(Protocol):
 
     def identity(self, num_classes: int) -> nn.Module: ...
     def fit(self, log_probs: Tensor, labels: Tensor) -> nn.Module: ...
+
+
+def at_least_float32(logits: Tensor) -> Tensor:
+    """Half precision is too coarse for a loss; what is finer than float32 stays.
+
+    >>> at_least_float32(torch.zeros(1, dtype=torch.bfloat16)).dtype, at_least_float32(torch.zeros(1).double()).dtype
+    (torch.float32, torch.float64)
+    """
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
 def check_labels(labels: Tensor, num_classes: int, where: str) -> None:
