@@ -36,6 +36,11 @@ class Method:
     select: Select = UNSET
     posthoc: PostHoc = UNSET
     about: str = field(default="", compare=False)
+    """what it changes, in a few words"""
+    paper: str = field(default="", compare=False)
+    venue: str = field(default="", compare=False)
+    cost: str = field(default="none", compare=False)
+    """what it takes beyond plain training"""
     origin: tuple[tuple[str, str], ...] | None = field(default=None, compare=False, repr=False)
     """(role, name of the method that changed it)"""
 
@@ -63,13 +68,21 @@ class Method:
         return replace(
             self,
             name=f"{self.name}+{other.name}",
-            about="; ".join(filter(None, (self.about, other.about))),
+            about=_joined("; ", self.about, other.about),
+            paper=_joined("; ", self.paper, other.paper),
+            venue=_joined("; ", self.venue, other.venue),
+            cost=_joined("; ", *(cost for cost in (self.cost, other.cost) if cost != "none")) or "none",
             origin=(*self.changes.items(), *other.changes.items()),
             **{role: getattr(other, role) for role in other.changes},
         )
 
     def __str__(self) -> str:
         return self.name
+
+    def card(self) -> dict[str, Any]:
+        """What a person wants to know of it, as plain data."""
+        facts = {name: getattr(self, name) for name in ("about", "paper", "venue", "cost")}
+        return facts | {"changes": list(self.changes)}
 
     def for_training(self) -> Method:
         """Without what is not part of training, so that `balcal+ts` finds the run of `balcal`."""
@@ -81,6 +94,11 @@ class Method:
         """Every role filled: mine, or else the default's. What I change stays the same."""
         missing = {role: getattr(defaults, role) for role in ROLES if getattr(self, role) is None}
         return replace(self, **missing)
+
+
+def _joined(between: str, *texts: str) -> str:
+    """What both say, each thing once."""
+    return between.join(dict.fromkeys(filter(None, texts)))
 
 
 @dataclass(frozen=True)

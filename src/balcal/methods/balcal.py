@@ -15,7 +15,7 @@ gamma solved on the validation split with delta = 1, so that nothing is left to 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
 import torch
@@ -194,26 +194,47 @@ class SolveBeta:
 
 
 _MORE = "beside the learnable classifier a fixed ETF one; gamma re-solved every epoch"
+_COST = "a second, small head"
 
 METHODS = {
-    m.name: m
+    m.name: replace(m, paper="Ni, Zhao, Gao, Guo, Zha", venue="CVPR 2025")
     for m in (
-        Method("balcal", head=Balanced(), tally=SolveGamma(), about=f"{_MORE}; probability fusion"),
-        Method("balcal-k", head=Balanced(beta="K"), tally=SolveGamma(), about=f"{_MORE}; beta = K lifts confidence"),
-        Method("balcal-logits", head=Balanced(fusion="logits"), tally=SolveGamma(), about=f"{_MORE}; logit fusion"),
+        Method("balcal", head=Balanced(), tally=SolveGamma(), about=f"{_MORE}; probability fusion", cost=_COST),
+        Method(
+            "balcal-k",
+            head=Balanced(beta="K"),
+            tally=SolveGamma(),
+            about=f"{_MORE}; beta = K lifts confidence",
+            cost=_COST,
+        ),
+        Method(
+            "balcal-logits",
+            head=Balanced(fusion="logits"),
+            tally=SolveGamma(),
+            about=f"{_MORE}; logit fusion",
+            cost=_COST,
+        ),
         Method(
             "balcal-auto",
             head=Balanced(fusion="logits", delta=1.0),
             tally=SolveGamma(on="val"),
             about="ours: logit fusion, gamma solved on the validation split, nothing to tune",
+            cost=f"{_COST}; validation twice",
         ),
-        Method("balcal-noadapter", head=Balanced(adapter=None), tally=SolveGamma(), about="ablation: no adapter"),
-        Method("balcal-fixed", head=Balanced(), about="ablation: gamma 0.5 in loss and fusion"),
+        Method(
+            "balcal-noadapter",
+            head=Balanced(adapter=None),
+            tally=SolveGamma(),
+            about="ablation: no adapter",
+            cost=_COST,
+        ),
+        Method("balcal-fixed", head=Balanced(), about="ablation: gamma 0.5 in loss and fusion", cost=_COST),
         Method(
             "balcal-fixedloss",
             head=Balanced(loss_follows=False),
             tally=SolveGamma(),
             about="ablation: gamma 0.5 in the loss, solved in the fusion",
+            cost=_COST,
         ),
         Method("balcal-beta", head=Etf(), tally=SolveBeta(), about="ablation: ETF classifier alone, beta re-solved"),
         Method("etf-1", head=Etf(), about="ablation: ETF classifier alone, beta = 1"),

@@ -82,4 +82,13 @@ class TemperatureScaling:
         return Temperature(solve_temperature(log_probs, labels))
 
 
-METHODS = {"ts": Method("ts", posthoc=TemperatureScaling(), about="temperature scaling on the validation split")}
+METHODS = {
+    "ts": Method(
+        "ts",
+        posthoc=TemperatureScaling(),
+        about="temperature scaling on the validation split",
+        paper="Guo, Pleiss, Sun, Weinberger",
+        venue="ICML 2017",
+        cost="one fit after training",
+    )
+}

@@ -97,4 +97,4 @@ VANILLA = Method(
     origin=(),
 )
 
-METHODS = {"vanilla": Method("vanilla", about="cross-entropy on one linear classifier")}
+METHODS = {"vanilla": Method("vanilla", about="nothing: cross-entropy, one classifier")}
