@@ -84,7 +84,8 @@ class Term:
     outputs: Outputs
     labels: Tensor
     counts: bool = True
-    """whether outputs and labels belong together closely enough for a tally to count them"""
+    """whether outputs and labels belong together closely enough for a tally to count them; if no term does, the batch
+    is counted as it came, by a forward pass of its own"""
 
 
 Resolve = Callable[[Outputs], Sequence[Term]]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any, cast
 
 import torch
@@ -82,12 +82,9 @@ class Model(nn.Module):
                 raise BalcalError(f"`{self.method.name}` balances on validation data: call end_epoch(val_loader)")
             self._sums = tally.start(self)
             device = self.head.weights.device
-            was_training = self.training
-            self.eval()
-            with torch.no_grad():
+            with evaluating(self), torch.no_grad():
                 for images, labels in val_loader:
                     tally.add(self._sums, self(images.to(device), branches=True), labels.to(device))
-            self.train(was_training)
         if self._sums is None:
             raise BalcalError(
                 "nothing was counted in this epoch: call model.loss(x, y) for each batch before end_epoch()"
@@ -105,14 +102,34 @@ def batch_loss(
     outputs: Outputs = network(inputs, branches=True)
     terms = resolve(outputs)
     if sums is not None and method.tally is not None:
-        for term in terms:
-            if term.counts:
-                method.tally.add(sums, term.outputs, term.labels)
+        counted = [(term.outputs, term.labels) for term in terms if term.counts]
+        for seen, true in counted or [(as_in_use(network, images), labels)]:
+            method.tally.add(sums, seen, true)
     total = torch.as_tensor(outputs.penalty)
     for term in terms:
         for share, logits in zip(term.outputs.loss_weights, term.outputs.logits, strict=True):
             total = total + (term.weight * share) * method.loss(logits, term.labels)
     return total
+
+
+def as_in_use(network: nn.Module, images: Tensor) -> Outputs:
+    """What the model would say of images that were mixed for training; nothing in it changes."""
+    model = getattr(network, "module", network)  # the distributed wrapper would exchange buffers
+    with evaluating(model), torch.no_grad():
+        outputs: Outputs = model(images, branches=True)
+    return outputs
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """In eval mode for a while; afterwards every part is in the mode that it was in, also where they differ."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
 
 
 def finish_tally(model: Model, sums: Sums, world: World) -> Record:
