@@ -176,9 +176,13 @@ class HeadSpec(Protocol):
 
 
 class BeforeEpoch(Protocol):
-    """(model, progress in [0, 1]): change what is trained in the coming epoch."""
+    """(model, epoch, of how many): freeze what is not to be trained in the coming epoch.
 
-    def __call__(self, model: Classifier, progress: float) -> None: ...
+    Called before each epoch and again on resuming, so it must follow from its arguments alone. What it freezes is free
+    again when training ends.
+    """
+
+    def __call__(self, model: Classifier, epoch: int, epochs: int) -> None: ...
 
 
 class Tally(Protocol):

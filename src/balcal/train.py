@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,7 +43,11 @@ class Session:
         self.epoch = self.step = 0
         """where we are: the next batch to train on"""
         self.device = self.model.head.weights.device
-        self.network: nn.Module = DistributedDataParallel(self.model) if self.world.size > 1 else self.model
+        self.free = [p for p in self.model.parameters() if p.requires_grad]
+        """what may be trained; a method may freeze some of it for a while"""
+        self.network: nn.Module = self.model
+        self.exchanged: set[int] = set()
+        """numbers of those in `free` whose gradients `network` gathers from all processes"""
         self.optimiser = make_optimiser(self.model, self.plan)
         self.health = Health(self.device, self.model.num_classes)
         self.history: list[Record] = []
@@ -59,11 +63,17 @@ def run_epochs(session: Session) -> list[Record]:
     method, world = model.method, session.world
     if plan.compile:
         compile_backbone(model)
-    with own_randomness(), session.stop if store.lasting else nullcontext(), closing(session.progress):
+    with (
+        own_randomness(),
+        session.stop if store.lasting else nullcontext(),
+        closing(session.progress),
+        thawing(session),
+    ):
         resume(session)
         session.progress.start(plan.epochs, session.epoch, session.step, len(session.train), len(session.val))
         while session.epoch < plan.epochs:
-            method.before_epoch(model, session.epoch / plan.epochs)
+            method.before_epoch(model, session.epoch, plan.epochs)
+            exchange_gradients(session)
             train_epoch(session)
             record: Record = {"epoch": session.epoch, "loss": mean_loss(session)}
             if method.tally and method.tally.on == "train":
@@ -161,6 +171,25 @@ def autocast(session: Session) -> AbstractContextManager[Any]:
 def unsynchronised(session: Session) -> AbstractContextManager[Any]:
     """While gradients are still being gathered, processes need not exchange them."""
     return session.network.no_sync() if isinstance(session.network, DistributedDataParallel) else nullcontext()
+
+
+def exchange_gradients(session: Session) -> None:
+    """DistributedDataParallel waits for every gradient that it was told of: tell it anew when some are frozen."""
+    trained = {number for number, weight in enumerate(session.free) if weight.requires_grad}
+    if session.world.size > 1 and trained != session.exchanged:
+        session.network = session.model  # lets go of the old one, and of its hooks, before there is a new one
+        session.network = DistributedDataParallel(session.model)
+        session.exchanged = trained
+
+
+@contextmanager
+def thawing(session: Session) -> Iterator[None]:
+    """Whatever was frozen on the way, the caller finds the model as free as it was."""
+    try:
+        yield
+    finally:
+        for weight in session.free:
+            weight.requires_grad_(True)
 
 
 def mean_loss(session: Session) -> float:

@@ -61,7 +61,7 @@ class Linear:
 class AllTrainable:
     """Before an epoch: nothing to do."""
 
-    def __call__(self, model: Classifier, progress: float) -> None:
+    def __call__(self, model: Classifier, epoch: int, epochs: int) -> None:
         pass
 
 
