@@ -99,7 +99,7 @@ def show(method: Annotated[str, typer.Argument(help="A method, or several joined
 
     found = registry.method(method)
     if json:
-        told = describe(found) | found.card()
+        told = describe(found) | found.card() | {"remarks": found.remarks()}
         print(_json.dumps(told, indent=2, ensure_ascii=False))
         return
     print(f"{found.name}: {found.about}\n")
@@ -107,6 +107,8 @@ def show(method: Annotated[str, typer.Argument(help="A method, or several joined
         print(f"  {role:<13}{getattr(found, role)}" + (f"   (by {owner})" if owner != found.name else ""))
     if not found.changes:
         print("  changes nothing")
+    for remark in found.remarks():
+        print(f"\n  {remark}")
     for module in dict.fromkeys(type(getattr(found, role)).__module__ for role in found.changes):
         print(f"\n{sys.modules[module].__doc__}")
 

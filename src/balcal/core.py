@@ -209,6 +209,25 @@ class PostHoc(Protocol):
     def fit(self, log_probs: Tensor, labels: Tensor) -> nn.Module: ...
 
 
+# What a role may say of itself, so that a combination without effect can be pointed out (`Method.remarks`).
+
+
+@runtime_checkable
+class IdleWithin(Protocol):
+    """A loss that is plain cross-entropy as long as every logit lies in [-idle_within, idle_within]."""
+
+    @property
+    def idle_within(self) -> float: ...
+
+
+@runtime_checkable
+class Bounded(Protocol):
+    """A head that can say how large the logits of each of its branches can get; infinity where there is no bound."""
+
+    @property
+    def logit_bounds(self) -> tuple[float, ...]: ...
+
+
 def at_least_float32(logits: Tensor) -> Tensor:
     """Half precision is too coarse for a loss; what is finer than float32 stays.
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
-from balcal.core import BalcalError, BeforeEpoch, HeadSpec, Loss, Mix, PostHoc, Select, Tally
+from balcal.core import BalcalError, BeforeEpoch, Bounded, HeadSpec, IdleWithin, Loss, Mix, PostHoc, Select, Tally
 
 ROLES = ("loss", "mix", "head", "before_epoch", "tally", "select", "posthoc")
 AFTER_TRAINING = ("select", "posthoc")
@@ -83,6 +83,20 @@ class Method:
         """What a person wants to know of it, as plain data."""
         facts = {name: getattr(self, name) for name in ("about", "paper", "venue", "cost")}
         return facts | {"changes": list(self.changes)}
+
+    def remarks(self) -> list[str]:
+        """Where the parts of this method cannot have an effect on each other."""
+        if not isinstance(self.loss, IdleWithin) or not isinstance(self.head, Bounded):
+            return []
+        if getattr(self.tally, "moves_bounds", False):
+            return []
+        idle, bounds = self.loss.idle_within, self.head.logit_bounds
+        return [
+            f"`{self.changes['loss']}` has no effect on branch {number} of {len(bounds)}: logits stay within "
+            f"±{bound:g} there, and up to ±{idle:g} its loss is plain cross-entropy"
+            for number, bound in enumerate(bounds, 1)
+            if bound <= idle
+        ]
 
     def for_training(self) -> Method:
         """Without what is not part of training, so that `balcal+ts` finds the run of `balcal`."""

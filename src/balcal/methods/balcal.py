@@ -15,8 +15,9 @@ gamma solved on the validation split with delta = 1, so that nothing is left to 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
-from typing import Literal, TypeVar
+from typing import ClassVar, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -102,6 +103,11 @@ class Etf:
     def needs_map(self) -> bool:
         return self.adapter == "conv"
 
+    @property
+    def logit_bounds(self) -> tuple[float, ...]:
+        """A unit feature times a unit column, times beta."""
+        return (math.inf if self.beta == "K" else float(self.beta),)
+
     def fixed(self, features: int, num_classes: int, channels: int | None) -> Fixed:
         source = channels if self.needs_map and channels else features
         width = adapted_width(source, num_classes) if self.adapter else source
@@ -128,6 +134,10 @@ class Balanced(Etf):
         super().__post_init__()
         if not 0 <= self.gamma <= 1:
             raise BalcalError(f"head.gamma must lie in [0, 1], not {self.gamma}")
+
+    @property
+    def logit_bounds(self) -> tuple[float, ...]:
+        return (math.inf, *super().logit_bounds)
 
     def __call__(
         self, features: int, num_classes: int, learnable: nn.Linear | None = None, channels: int | None = None
@@ -176,6 +186,8 @@ class SolveBeta:
     Counted as a factor on the beta of the epoch, so that logits are all it needs to see.
     """
 
+    moves_bounds: ClassVar[bool] = True
+    """the bound that the head names is that of its first epoch"""
     on: Split = "train"
     points: int = 129
 
