@@ -33,7 +33,7 @@ def whole(run):
         found[path.name.split(".")[0]] = torch.load(path, weights_only=True)
     for path in sorted((run / "predictions").glob("*.npz")):
         with np.load(path) as arrays:
-            found[path.name] = {name: torch.from_numpy(array) for name, array in arrays.items()}
+            found[path.name] = {n: str(a) if a.dtype.kind == "U" else torch.from_numpy(a) for n, a in arrays.items()}
     return found
 
 

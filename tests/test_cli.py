@@ -1,12 +1,15 @@
 """The command line as a person meets it."""
 
 import json
+import re
 import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 from runs_helper import trained
+from samples import draw
 
 import balcal
 from balcal.cli import main
@@ -44,13 +47,23 @@ def test_train_then_evaluate_in_json(tmp_path, capsys):
     figures = json.loads(out)
     assert figures["method"] == "balcal+ts"
     assert 0 < figures["test"]["accuracy"] <= 1, "fractions in JSON"
-    assert figures["ece"]["bins"] == 15
+    ece = figures["specification"]["ece"]
+    assert (ece["bins"], ece["norm"], ece["split"], ece["posthoc"]) == (15, "L1", "test", "ts")
+    assert ece["edges"].startswith("uniform, (lo, hi]")
+    assert set(figures["metrics"]) <= set(figures["specification"])
+    assert figures["metrics"]["ece"] == pytest.approx(figures["test"]["ece"])
+    assert figures["against_uncalibrated"]["names"] == ["balcal", "balcal+ts"]
     assert figures["fusion"] == "probs"
     code, out, _ = balcal_cli("evaluate", figures["run"], "--with", "ts", "--json", capsys=capsys)
     assert json.loads(out)["test"] == figures["test"]
+    assert json.loads(
+        balcal_cli("calibrate", figures["run"], "--with", "ts", "--json", capsys=capsys)[1]
+    ) == json.loads(out)
     code, out, _ = balcal_cli("evaluate", figures["run"], capsys=capsys)
-    assert "accuracy" in out
-    assert "%" in out
+    assert re.search(r"accuracy +\d+\.\d\d %   \[", out)
+    assert re.search(r"ECE .* a perfect model scores \d\.\d\d % on average", out)
+    code, out, _ = balcal_cli("evaluate", figures["run"], "--with", "ts", capsys=capsys)
+    assert "balcal+ts against balcal: accuracy the same" in out
 
 
 def test_list_and_show(capsys):
@@ -60,7 +73,12 @@ def test_list_and_show(capsys):
         assert len(json.loads(out)) >= 2
     _, out, _ = balcal_cli("show", "balcal+ts", capsys=capsys)
     assert "e = beta unit(A(z)) M" in out
-    assert "posthoc      TemperatureScaling()   (by ts)" in out
+    assert "posthoc      TemperatureScaling(by='nll')   (by ts)" in out
+    _, out, _ = balcal_cli("show", "smooth_ece", capsys=capsys)
+    assert "reflected Gaussian" in out
+    assert "Blasiok" in out
+    _, out, _ = balcal_cli("list", "metrics", capsys=capsys)
+    assert re.search(r"auroc +higher +fraction", out)
     _, out, _ = balcal_cli("list", capsys=capsys)
     assert "ours: logit fusion" in out, "balcal-auto is named as ours wherever it appears"
 
@@ -80,6 +98,8 @@ def test_list_and_show(capsys):
         (["evaluate", "nowhere"], "is not a run"),
         (["list", "recipes"], "unknown kind `recipes`"),
         (["show", "ls+"], "unknown method"),
+        (["audit", "nothing.npz"], "there is no file nothing.npz"),
+        (["calibrate", "nothing.npz", "--with", "ts"], "there is no file nothing.npz"),
     ],
 )
 def test_mistakes_are_one_clear_sentence(arguments, complaint, tmp_path, capsys, monkeypatch):
@@ -91,6 +111,52 @@ def test_mistakes_are_one_clear_sentence(arguments, complaint, tmp_path, capsys,
     assert err.count("\n") == 1, "one sentence"
     assert out == ""
     assert not list(tmp_path.glob("**/*.pt")), "nothing half-written"
+
+
+def test_audit_explains_each_difference(tmp_path, capsys):
+    p = np.array([[1.0, 0.0]] * 4 + [[0.96, 0.04]] * 4)
+    np.savez(tmp_path / "p.npz", probs=p, labels=[0, 0, 0, 1, 0, 0, 0, 0])
+    code, out, _ = balcal_cli("audit", tmp_path / "p.npz", capsys=capsys)
+    assert code == 0
+    assert re.search(r"torchmetrics +14\.500 +\+4\.000 +4 confidences equal 1", out)
+    assert "A perfect model with these confidences" in out
+    _, out, _ = balcal_cli("audit", tmp_path / "p.npz", "--json", capsys=capsys)
+    assert {f["name"] for f in json.loads(out)["findings"]} >= {"balcal", "Guo et al.", "torchmetrics", "netcal"}
+
+
+def test_calibrate_arrays(tmp_path, capsys):
+    for name, seed in (("held", 0), ("new", 1)):
+        p, y = draw(seed, n=400)
+        y = np.where(np.random.default_rng(seed).random(400) < 0.5, p.argmax(1), y)
+        np.savez(tmp_path / f"{name}.npz", probs=p, labels=y)
+    held, new, out_file = (str(tmp_path / f"{name}.npz") for name in ("held", "new", "out"))
+    code, out, _ = balcal_cli("calibrate", held, "--with", "ts", capsys=capsys)
+    assert code == 0
+    assert "judge it on other samples" in out
+    code, out, err = balcal_cli("calibrate", held, "--with", "ts", "--apply", new, "--out", out_file, capsys=capsys)
+    assert code == 0, err
+    assert "ts against no calibration: accuracy the same, NLL better" in out
+    with np.load(out_file) as written:
+        assert written["probs"].sum(1) == pytest.approx(np.ones(400))
+        assert (written["probs"].argmax(1) == np.load(new)["probs"].argmax(1)).all()
+    _, out, _ = balcal_cli("calibrate", held, "--with", "ts", "--apply", new, "--json", capsys=capsys)
+    told = json.loads(out)
+    assert told["fit_nll"][1] <= told["fit_nll"][0]
+    assert told["after"]["nll"] < told["before"]["nll"]
+    for arguments, complaint in (
+        (["--apply", held], "the very predictions that were fitted on"),
+        (["--out", out_file], "--out needs --apply"),
+    ):
+        code, _, err = balcal_cli("calibrate", held, "--with", "ts", *arguments, capsys=capsys)
+        assert code == 1
+        assert complaint in err
+
+
+def test_calibrating_on_test_predictions_is_refused(tmp_path, capsys):
+    run = trained("vanilla", tmp_path)
+    code, _, err = balcal_cli("calibrate", run / "predictions" / "test.npz", "--with", "ts", capsys=capsys)
+    assert code == 1
+    assert "predictions of the test role" in err
 
 
 def test_a_full_disk_ends_with_one_sentence_and_room_makes_it_go_on(tmp_path):

@@ -8,16 +8,16 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "balcal"
 FLOORS = [
     ["core"],
-    ["randomness", "files", "etf", "balance", "stopping"],
-    ["metrics", "backbones", "data", "devices"],
+    ["randomness", "files", "etf", "balance", "fitting", "stopping", "arrays"],
+    ["metrics", "backbones", "data", "devices", "affine", "piecewise"],
     ["recipe", "tapping"],
     ["methods", "tasks"],
     ["registry"],
     ["model", "optimise", "health", "progress"],
     ["runs"],
     ["evaluate", "train", "report"],
-    ["sessions"],
-    ["demo"],
+    ["sessions", "posthoc"],
+    ["demo", "offline"],
     ["cli"],
     ["__main__"],
 ]

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from balcal.core import BalcalError
 from balcal.methods.temperature import Temperature, TemperatureScaling, solve_temperature
+from balcal.metrics import ece
 
 VECTORS = Path(__file__).parents[2] / "shared" / "vectors" / "losses.json"
 
@@ -70,3 +71,13 @@ def test_the_shared_vector_where_the_usual_recipe_stops_short():
     assert nll(z, y, 1.0) == pytest.approx(wanted["nll_before"], abs=1e-7)
     assert nll(z, y, t) == pytest.approx(wanted["nll_after"], abs=1e-7)
     assert solve_temperature(4 * z, y) == pytest.approx(4 * wanted["expected_T"], abs=4e-6)
+
+
+@pytest.mark.skipif(not VECTORS.exists(), reason="the shared vectors are not beside this checkout")
+def test_the_grid_of_the_papers_code():
+    z, y, _ = vectors()
+    block = json.loads(VECTORS.read_text())["posthoc"]
+    wanted = next(item for item in block["items"] if item["id"] == "ts_grid_ece")
+    t = float(TemperatureScaling(by="ece").fit(z, y).temperature)
+    assert t == pytest.approx(wanted["expected_T"], abs=1e-6)
+    assert ece(probs=(z / t).softmax(1), labels=y) == pytest.approx(wanted["ece"], abs=1e-6)

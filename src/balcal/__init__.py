@@ -15,13 +15,17 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from balcal import metrics as metrics
+    from balcal import posthoc as posthoc
     from balcal.core import BalcalError as BalcalError
     from balcal.core import Predictions as Predictions
     from balcal.evaluate import load as load
     from balcal.evaluate import predict as predict
+    from balcal.metrics.verdict import compare as compare
     from balcal.metrics.verdict import verdict as verdict
     from balcal.model import Model as Model
     from balcal.model import wrap as wrap
+    from balcal.posthoc import Calibrator as Calibrator
+    from balcal.posthoc import calibrate as calibrate
     from balcal.recipe import Method as Method
     from balcal.registry import backbone as backbone
     from balcal.registry import method as method
@@ -29,14 +33,18 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "BalcalError": "core",
+    "Calibrator": "posthoc",
     "Method": "recipe",
     "Model": "model",
     "Predictions": "core",
     "backbone": "registry",
+    "calibrate": "posthoc",
+    "compare": "metrics.verdict",
     "fit": "sessions",
     "load": "evaluate",
     "method": "registry",
     "metrics": "metrics",
+    "posthoc": "posthoc",
     "predict": "evaluate",
     "verdict": "metrics.verdict",
     "wrap": "model",
@@ -50,7 +58,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'balcal' has no attribute '{name}'")
     module = importlib.import_module(f"balcal.{_HOMES[name]}")
-    return module if name == "metrics" else getattr(module, name)
+    return module if name in ("metrics", "posthoc") else getattr(module, name)
 
 
 def __dir__() -> list[str]:

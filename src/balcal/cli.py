@@ -25,6 +25,8 @@ Set = Annotated[
     list[str] | None, typer.Option("--set", help="Change a setting: plan.epochs=5, head.beta=K, tally.on=val.")
 ]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, mps; chosen automatically if left out.")]
+Labels = Annotated[str | None, typer.Option(help="File with the labels, if another: FILE.npz:ARRAY or FILE.npy.")]
+Kind = Annotated[str | None, typer.Option("--as", help="What an array is whose name does not say: probs, logits, ...")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
 
 
@@ -71,6 +73,63 @@ def evaluate(
     _print_figures(evaluate_run(found, asked, pick_device(device)), json)
 
 
+@app.command()
+def calibrate(
+    source: Annotated[str, typer.Argument(help="A run folder; or FILE.npz with held-out predictions to fit on.")],
+    method: Annotated[str, typer.Option("--with", help="ts, vs, ms, dirichlet, ets, isotonic, histogram, gamma, ...")],
+    apply: Annotated[str | None, typer.Option(help="FILE.npz to calibrate, when SOURCE is a file.")] = None,
+    labels: Labels = None,
+    kind: Kind = None,
+    out: Annotated[Path | None, typer.Option(help="Write the calibrated probabilities to this .npz.")] = None,
+    device: Device = None,
+    json: Json = False,
+) -> None:
+    """Fit a post-hoc method on held-out predictions, and show what it changes on others."""
+    from balcal import registry
+    from balcal.devices import pick_device
+    from balcal.evaluate import evaluate as evaluate_run
+    from balcal.runs import Run
+
+    if Path(source).is_dir():
+        if apply or out:
+            raise typer.BadParameter("--apply and --out go with a file; a run has its own test split")
+        found = Run.at(Path(source))
+        _print_figures(evaluate_run(found, found.recipe.method + registry.method(method), pick_device(device)), json)
+        return
+    from balcal.offline import calibrate_arrays
+
+    told = calibrate_arrays(source, method, apply, labels, kind, out)
+    print(_json.dumps(told.as_dict(), indent=2) if json else told)
+
+
+@app.command()
+def audit(
+    predictions: Annotated[str, typer.Argument(help="FILE.npz (probs, log_probs or logits, and labels), or a run.")],
+    labels: Labels = None,
+    kind: Kind = None,
+    json: Json = False,
+) -> None:
+    """ECE as Guo et al., torchmetrics, netcal and the paper's code compute it, and why they differ."""
+    from balcal.arrays import read_arrays
+    from balcal.metrics.audit import audit as audit_arrays
+
+    told = audit_arrays(**read_arrays(predictions, labels, kind).named())
+    if json:
+        print(_json.dumps(told.as_dict(), indent=2))
+        return
+    _print_table(
+        ["convention", "ECE %", "differs", "why"],
+        [
+            [f.name, f"{f.value * 100:.3f}", f"{f.difference * 100:+.3f}" if f.difference else "", f.why]
+            for f in told.findings
+        ],
+        f"{told.samples:,} samples, {told.classes} classes",
+    )
+    print(
+        f"A perfect model with these confidences scores {told.floor_mean:.2%} on average, up to {told.floor_high:.2%}."
+    )
+
+
 @app.command(name="list")
 def list_(
     kind: Annotated[str, typer.Argument(help="methods, tasks, datasets, backbones or metrics")] = "methods",
@@ -80,6 +139,9 @@ def list_(
     from balcal import registry
 
     table = registry.table(kind)
+    if kind == "metrics":
+        _list_metrics(table, json)
+        return
     if json:
         told = {name: entry.card() if kind == "methods" else _about(entry) for name, entry in table.items()}
         print(_json.dumps(told, indent=2, ensure_ascii=False))
@@ -92,11 +154,16 @@ def list_(
 
 
 @app.command()
-def show(method: Annotated[str, typer.Argument(help="A method, or several joined by +.")], json: Json = False) -> None:
-    """What a method changes, with its settings and its formula."""
+def show(
+    method: Annotated[str, typer.Argument(help="A method, or several joined by +; or a metric.")], json: Json = False
+) -> None:
+    """What a method changes, with its settings and its formula; or what a metric measures."""
     from balcal import registry
     from balcal.recipe import describe
 
+    if method in registry.table("metrics"):
+        _show_metric(method, registry.table("metrics")[method], json)
+        return
     found = registry.method(method)
     if json:
         told = describe(found) | found.card() | {"remarks": found.remarks()}
@@ -121,6 +188,20 @@ def demo(out: Out = Path("runs"), seed: Seed = 0, device: Device = None) -> None
     run_demo(out, seed, device)
 
 
+def _print_table(titles: list[str], rows: list[list[str]], title: str = "") -> None:
+    """Columns that fit the terminal; the last one wraps."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title or None, title_justify="left", box=None, pad_edge=False)
+    for number, name in enumerate(titles):
+        numeric = all(row[number][:1] in "+-0123456789" for row in rows if row[number])
+        table.add_column(name, justify="right" if numeric else "left", no_wrap=number < len(titles) - 1)
+    for row in rows:
+        table.add_row(*row)
+    Console(markup=False, highlight=False).print(table)
+
+
 def _about(entry: Any) -> str:
     """One line: what the entry says of itself, or the first line of its docstring."""
     told = getattr(entry, "about", None) or getattr(entry, "source", None) or getattr(entry, "func", entry).__doc__
@@ -142,14 +223,39 @@ def _print_methods(table: Mapping[str, Any]) -> None:
     Console(width=120, highlight=False, soft_wrap=False).print(shown)
 
 
+def _list_metrics(metrics: Mapping[str, Any], as_json: bool) -> None:
+    if as_json:
+        print(_json.dumps({name: metric.described() for name, metric in metrics.items()}, indent=2))
+        return
+    rows = [[name, metric.better, metric.unit, metric.about] for name, metric in metrics.items()]
+    _print_table(["metric", "better", "unit", "what it is"], rows)
+
+
+def _show_metric(name: str, metric: Any, as_json: bool) -> None:
+    from inspect import getdoc
+
+    if as_json:
+        print(_json.dumps(metric.described(), indent=2))
+        return
+    print(f"balcal.metrics.{name}: {getdoc(metric.call)}\n")
+    for title, told in metric.described().items():
+        if title != "about" and told:
+            print(f"  {title:<11}{told}")
+
+
 def _print_figures(figures: dict[str, Any], as_json: bool) -> None:
-    from balcal.metrics.verdict import Verdict
+    from balcal.data.roles import overlap_sentences
+    from balcal.metrics.verdict import Comparison, Verdict
 
     if as_json:
         print(_json.dumps(figures, indent=2))
         return
     print(f"{figures['task']} {figures['method']} seed {figures['seed']}, epoch {figures['epoch'] + 1} chosen")
     print(Verdict(**figures["test"]))
+    if "against_uncalibrated" in figures:
+        print(f"\n{Comparison.of(figures['against_uncalibrated'])}")
+    for sentence in overlap_sentences(figures["data"]) if figures.get("data") else []:
+        print(f"note: {sentence}")
     print(f"run: {figures['run']}")
 
 

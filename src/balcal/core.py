@@ -67,6 +67,8 @@ class Predictions:
     """(N, K)"""
     labels: Tensor
     """(N,) class indices"""
+    role: str | None = None
+    """which part of the data these are, where it is known: nothing may be fitted on `test`"""
 
     @property
     def probs(self) -> Tensor:
@@ -74,6 +76,12 @@ class Predictions:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def for_fitting(self) -> Predictions:
+        """These predictions, unless they are what everything is to be judged by."""
+        if self.role == "test":
+            raise BalcalError("these are predictions of the test role: fit and choose on held-out data, judge on these")
+        return self
 
 
 @dataclass(frozen=True, eq=False)
@@ -235,6 +243,20 @@ def at_least_float32(logits: Tensor) -> Tensor:
     (torch.float32, torch.float64)
     """
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+
+@runtime_checkable
+class ReadsOutputs(Protocol):
+    """A post-hoc role that must see the branches, not only the prediction that they make together."""
+
+    def fit_outputs(self, outputs: Outputs, labels: Tensor) -> OutputsMap: ...
+
+
+class OutputsMap(nn.Module):
+    """What such a role fits: outputs in, log-probabilities (N, K) out."""
+
+    def forward(self, outputs: Outputs) -> Tensor:
+        raise NotImplementedError
 
 
 def check_labels(labels: Tensor, num_classes: int, where: str) -> None:

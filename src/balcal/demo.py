@@ -11,7 +11,7 @@ from rich.table import Table
 from balcal import registry
 from balcal.core import Predictions
 from balcal.devices import pick_device
-from balcal.evaluate import predictions_of
+from balcal.evaluate import calibrated_predictions
 from balcal.metrics.verdict import Verdict, verdict
 from balcal.report.reliability import reliability_diagram
 from balcal.runs import Run
@@ -25,9 +25,7 @@ def run_demo(out: Path, seed: int = 0, device: str | None = None, task: str = "f
     for name in SHOWN:
         recipe = registry.recipe(task, name, seed)
         train_recipe(recipe, out, device)
-        val, test = predictions_of(Run(out, recipe), recipe.method, pick_device(device))
-        calibrate = recipe.method.posthoc.fit(val.log_probs, val.labels)
-        told[name] = Predictions(calibrate(test.log_probs), test.labels)
+        _, told[name], _ = calibrated_predictions(Run(out, recipe), recipe.method, pick_device(device))
     verdicts = {name: verdict(predictions) for name, predictions in told.items()}
     Console().print(comparison(verdicts, f"{task}, {len(told['vanilla'])} test images, seed {seed}"))
     picture = out / task / f"reliability-seed{seed}.png"

@@ -3,30 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from balcal import registry
-from balcal.core import BalcalError, Predictions
+from balcal.core import BalcalError, PostHoc, Predictions, ReadsOutputs
 from balcal.data.batches import Batches, LoaderBatches, MemoryBatches, Pixels
-from balcal.data.images import Splits, check_split, split_off
+from balcal.data.images import ImageSet, Splits, check_split, split_off
+from balcal.data.roles import manifest
 from balcal.devices import pick_device
-from balcal.metrics.verdict import verdict
+from balcal.metrics.summary import summary
+from balcal.metrics.verdict import compare, verdict
 from balcal.model import Model, as_method, build
 from balcal.randomness import own_randomness
 from balcal.recipe import AFTER_TRAINING, Method, Task, describe
 from balcal.runs import Run
 
 
-def predict(model: Model, loader: Iterable[Any]) -> Predictions:
-    """What the model says of a loader of (x, y): log-probabilities and labels, in the loader's order."""
-    return predict_batches(model, LoaderBatches(loader, model.head.weights.device, seed=0))
+def predict(model: Model, loader: Iterable[Any], role: str | None = None) -> Predictions:
+    """What the model says of a loader of (x, y): log-probabilities and labels, in the loader's order.
+
+    With `role="test"` the predictions refuse to be fitted on.
+    """
+    return predict_batches(model, LoaderBatches(loader, model.head.weights.device, seed=0), role=role)
 
 
 @torch.no_grad()
-def predict_batches(model: Model, batches: Batches, posthoc: bool = True) -> Predictions:
+def predict_batches(model: Model, batches: Batches, posthoc: bool = True, role: str | None = None) -> Predictions:
     was_training = model.training
     model.eval()
     try:
@@ -45,16 +52,36 @@ def predict_batches(model: Model, batches: Batches, posthoc: bool = True) -> Pre
         raise BalcalError(
             f"the prediction for sample {first} is NaN: its input has NaN or infinite values, or the weights do"
         )
-    return Predictions(log_probs, torch.cat(labels))
+    return Predictions(log_probs, torch.cat(labels), role)
+
+
+@torch.no_grad()
+def fit_posthoc(model: Model, spec: PostHoc, batches: Batches) -> nn.Module:
+    """The map that a post-hoc role makes of held-out batches. It sees the branches, if it asks for them."""
+    if not isinstance(spec, ReadsOutputs):
+        held_out = predict_batches(model, batches, posthoc=False)
+        return spec.fit(held_out.log_probs, held_out.labels)
+    was_training = model.training
+    model.eval()
+    try:
+        with own_randomness():
+            seen = [(model(x, branches=True), y.cpu()) for x, y in batches.epoch(0)]
+    finally:
+        model.train(was_training)
+    if not seen:
+        raise BalcalError("there is nothing to calibrate on: the loader is empty")
+    logits = torch.cat([outputs.logits.cpu() for outputs, _ in seen], dim=1)
+    first = seen[0][0]
+    outputs = replace(first, logits=logits, weights=first.weights.cpu(), loss_weights=first.loss_weights.cpu())
+    return spec.fit_outputs(outputs, torch.cat([y for _, y in seen]))
 
 
 def load(path: str | Path, posthoc: str | None = None, device: str | None = None) -> Model:
-    """The trained model of a run folder, ready for use; `posthoc="ts"` fits that on the run's validation split."""
+    """The trained model of a run folder, ready for use; `posthoc="ts"` fits that on the run's calibration split."""
     run, place = Run.at(Path(path)), pick_device(device)
-    model = load_chosen(run, run.recipe.method, place)
-    if posthoc is not None:
-        held_out, _ = predictions_of(run, run.recipe.method, place)
-        model.posthoc = registry.method(posthoc).posthoc.fit(held_out.log_probs, held_out.labels).to(place)
+    if posthoc is None:
+        return load_chosen(run, run.recipe.method, place).eval()
+    model, _ = calibrated_model(run, run.recipe.method + registry.method(posthoc), place)
     return model.eval()
 
 
@@ -71,54 +98,102 @@ def load_chosen(run: Run, method: Method, device: torch.device) -> Model:
 
 
 def load_splits(task: Task) -> Splits:
-    """The task's images in their three roles."""
+    """The task's images in their roles."""
     dataset = registry.dataset(task.dataset)
     whole, test = dataset.load()
     for name, part in (("training", whole), ("test", test)):
         check_split(part, dataset.num_classes, f"the {name} part of {dataset.name}")
     train, val = split_off(whole, task.val_size, dataset.num_classes, task.split_seed)
-    return Splits(train, val, test)
+    calibrate = val
+    if task.calibrate_size:
+        train, calibrate = split_off(train, task.calibrate_size, dataset.num_classes, task.split_seed + 1)
+    return Splits(train, val, calibrate, test)
 
 
 def evaluate(run: Run, method: Method, device: torch.device) -> dict[str, Any]:
-    """Figures of a trained run on its test split, after the method's post-hoc map, fitted on the validation split."""
+    """Figures of a trained run on its test split, after the method's post-hoc map, fitted on the calibration split."""
     method = as_method(method)
     history = run.history()
     epoch = method.select(history)
-    val, test = predictions_of(run, method, device)
-    fitted = method.posthoc.fit(val.log_probs, val.labels)
-    judged = verdict(Predictions(fitted(test.log_probs), test.labels))
+    fitted, test, before = calibrated_predictions(run, method, device)
     after = "".join(f"+{name}" for role, name in method.changes.items() if role in AFTER_TRAINING)
+    posthoc = {"name": method.changes.get("posthoc"), "spec": describe(method.posthoc), "fitted_on": "calibrate"}
     figures = {
         "task": run.recipe.task.name,
         "method": run.recipe.method.name + after,
         "seed": run.recipe.seed,
         "epoch": epoch,
-        "posthoc": {"spec": describe(method.posthoc), **{k: v.tolist() for k, v in fitted.state_dict().items()}},
+        "posthoc": posthoc | _state(fitted),
         "dials": {k: history[epoch][k] for k in ("gamma", "beta") if k in history[epoch]},
         "fusion": getattr(run.recipe.method.head, "fusion", "probs"),
-        "ece": {"bins": 15, "edges": "uniform, (lo, hi]", "norm": "L1", "of": "top label"},
-        "test": judged.as_dict(),
+        "test": verdict(test).as_dict(),
+        "metrics": summary(log_probs=test.log_probs, labels=test.labels),
+        "specification": _specification(method.changes.get("posthoc")),
+        "data": run.data(),
     }
+    if "posthoc" in method.changes:
+        names = (run.recipe.method.name, run.recipe.method.name + after)
+        figures["against_uncalibrated"] = compare(before, test, names).as_dict()
     run.write_json(f"metrics{after}.json", figures)
     return figures | {"run": str(run.path)}
 
 
+def _specification(posthoc: str | None) -> dict[str, Any]:
+    """What each figure means: how it is computed, on which split, after which post-hoc map."""
+    where = {"split": "test", "posthoc": posthoc}
+    return {name: metric.described() | where for name, metric in registry.table("metrics").items()}
+
+
+def _state(fitted: nn.Module) -> dict[str, Any]:
+    """The fitted numbers, where they are few enough to be read; else how many there are."""
+    return {
+        name: value.tolist() if value.numel() <= 64 else f"{value.numel()} numbers of shape {tuple(value.shape)}"
+        for name, value in fitted.state_dict().items()
+    }
+
+
+def calibrated_model(run: Run, method: Method, device: torch.device) -> tuple[Model, Splits]:
+    """The chosen model with its post-hoc map fitted on the calibration split."""
+    model, splits = load_chosen(run, method, device), load_splits(run.recipe.task)
+    run.check_data(manifest(splits))
+    model.posthoc = fit_posthoc(model, method.posthoc, _batches(run, splits.calibrate, device)).to(device)
+    return model, splits
+
+
+def calibrated_predictions(
+    run: Run, method: Method, device: torch.device
+) -> tuple[nn.Module, Predictions, Predictions]:
+    """(the fitted map, test predictions after it, and before it)."""
+    held_out, test = predictions_of(run, method, device)
+    if isinstance(method.posthoc, ReadsOutputs):
+        model, splits = calibrated_model(run, method, device)
+        return model.posthoc, predict_batches(model, _batches(run, splits.test, device), role="test"), test
+    held_out = held_out.for_fitting()
+    fitted = method.posthoc.fit(held_out.log_probs, held_out.labels)
+    return fitted, Predictions(fitted(test.log_probs), test.labels, "test"), test
+
+
 def predictions_of(run: Run, method: Method, device: torch.device) -> tuple[Predictions, Predictions]:
-    """(validation, test) predictions before any post-hoc map: read from the run, or computed once and kept."""
+    """(calibration, test) predictions before any post-hoc map: read from the run, or computed once and kept."""
     history = run.history()
     epoch, usual = (as_method(m).select(history) for m in (method, run.recipe.method))
-    stems = [split if epoch == usual else f"{split}-e{epoch:04d}" for split in ("val", "test")]
+    names = ("calibrate" if run.recipe.task.calibrate_size else "val", "test")
+    stems = [name if epoch == usual else f"{name}-e{epoch:04d}" for name in names]
     kept = [run.load_predictions(stem) for stem in stems]
     if kept[0] is not None and kept[1] is not None:
         return kept[0], kept[1]
     model = load_chosen(run, method, device)
     splits = load_splits(run.recipe.task)
-    pixels = Pixels.of(registry.dataset(run.recipe.task.dataset), device)
-    size = 2 * run.recipe.task.plan.batch_size
-    val, test = (
-        predict_batches(model, MemoryBatches(part.to(device), pixels, size)) for part in (splits.val, splits.test)
+    run.check_data(manifest(splits))
+    held_out, test = (
+        predict_batches(model, _batches(run, part, device), role=role)
+        for part, role in ((splits.calibrate, "calibrate"), (splits.test, "test"))
     )
-    for stem, predictions in zip(stems, (val, test), strict=True):
+    for stem, predictions in zip(stems, (held_out, test), strict=True):
         run.save_predictions(stem, predictions)
-    return val, test
+    return held_out, test
+
+
+def _batches(run: Run, part: ImageSet, device: torch.device) -> MemoryBatches:
+    pixels = Pixels.of(registry.dataset(run.recipe.task.dataset), device)
+    return MemoryBatches(part.to(device), pixels, 2 * run.recipe.task.plan.batch_size)

@@ -10,7 +10,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from balcal import registry
-from balcal.core import Backbone, BalcalError, Outputs, Record, Sums, check_labels
+from balcal.core import Backbone, BalcalError, Outputs, OutputsMap, Record, Sums, check_labels
 from balcal.devices import World, current_world
 from balcal.methods.vanilla import VANILLA
 from balcal.recipe import Method, Recipe
@@ -60,7 +60,10 @@ class Model(nn.Module):
             outputs: Outputs = self.head(
                 features.to(dtype), feature_map.to(dtype) if self.method.head.needs_map else None
             )
-            return outputs if branches else self.posthoc(outputs.log_probs())
+            if branches:
+                return outputs
+            told: Tensor = self.posthoc(outputs if isinstance(self.posthoc, OutputsMap) else outputs.log_probs())
+            return told
 
     def loss(self, images: Tensor, labels: Tensor, rng: Generator | None = None) -> Tensor:
         """The training loss of a batch; in training mode it also counts the batch for the end of the epoch."""

@@ -157,6 +157,8 @@ class Task:
     plan: Plan
     val_size: int
     """images of the training part held out for validation, drawn per class"""
+    calibrate_size: int = 0
+    """further images held out for post-hoc calibration alone; 0: the validation split serves for that too"""
     split_seed: int = 1
     augment: Literal["none", "flip", "crop", "crop+flip"] = "none"
     tuned: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, compare=False)

@@ -4,7 +4,8 @@ recipe.json                        what was asked
 history.jsonl                      one line per epoch, the same bits however often the run was interrupted
 checkpoints/weights-e0007.*.pt     the model after its best epoch
 checkpoints/state-e0015-s000000.*  everything needed to go on from here
-predictions/val.npz, test.npz      log_probs (N, K) and labels (N,)
+predictions/val.npz, test.npz      log_probs (N, K) and labels (N,), and their role
+data.json                          size, digest and use of each role of the data, and what they have in common
 metrics.json                       functions of the predictions; a run that has it is finished
 log.txt, environment.json          when, where, with which versions
 """
@@ -224,6 +225,29 @@ class Run(Folder):
         self.write_json("recipe.json", asked)
         self.write_json("environment.json", environment(device))
 
+    def data(self) -> dict[str, Any] | None:
+        """The roles of the data that this run was trained with; None for runs that are older than their record."""
+        try:
+            found: dict[str, Any] = json.loads((self.path / "data.json").read_text())
+        except OSError:
+            return None
+        except ValueError:
+            raise BalcalError(f"{self.path / 'data.json'} is damaged: delete it to have it written anew") from None
+        return found
+
+    def check_data(self, manifest: dict[str, Any]) -> None:
+        """The data must be what it was when the run began; the first time, write down what it is."""
+        written = self.data()
+        if written is None:
+            self.write_json("data.json", manifest)
+            return
+        for role, now in manifest["roles"].items():
+            if now["digest"] != written["roles"][role]["digest"]:
+                raise BalcalError(
+                    f"the {role} data has changed since {self.path} was begun (digest {now['digest']}, then "
+                    f"{written['roles'][role]['digest']}): put the old data back, or train in another folder with --out"
+                )
+
     def write_json(self, name: str, value: Any) -> None:
         write_atomic(self.path / name, (json.dumps(value, indent=2) + "\n").encode())
 
@@ -236,7 +260,8 @@ class Run(Folder):
 
     def save_predictions(self, split: str, predictions: Predictions) -> None:
         buffer = io.BytesIO()
-        np.savez(buffer, log_probs=predictions.log_probs.cpu().numpy(), labels=predictions.labels.cpu().numpy())
+        log_probs, labels = predictions.log_probs.cpu().numpy(), predictions.labels.cpu().numpy()
+        np.savez(buffer, log_probs=log_probs, labels=labels, role=np.array(predictions.role or split))
         write_atomic(self.path / "predictions" / f"{split}.npz", buffer.getvalue())
 
     def load_predictions(self, split: str) -> Predictions | None:
@@ -245,7 +270,8 @@ class Run(Folder):
             return None
         try:
             with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as arrays:
-                return Predictions(torch.from_numpy(arrays["log_probs"]), torch.from_numpy(arrays["labels"]))
+                log_probs, labels = (torch.from_numpy(arrays[name]) for name in ("log_probs", "labels"))
+                return Predictions(log_probs, labels, str(arrays["role"]) if "role" in arrays else None)
         except (OSError, ValueError, KeyError, EOFError, BadZipFile):
             raise BalcalError(f"{path} is damaged: delete it, and it will be computed again") from None
 

@@ -13,8 +13,9 @@ import torch
 from balcal import registry
 from balcal.core import BalcalError, Record
 from balcal.data.batches import LoaderBatches, MemoryBatches, Pixels
+from balcal.data.roles import manifest, overlap_sentences
 from balcal.devices import World, current_world, joined_world, keep_freed_memory, pick_device
-from balcal.evaluate import evaluate, load_splits, predict_batches
+from balcal.evaluate import evaluate, fit_posthoc, load_splits
 from balcal.model import Model, build
 from balcal.progress import Progress
 from balcal.randomness import own_randomness, seed_torch
@@ -59,9 +60,8 @@ def fit(
         folder = Folder(Path(out), fingerprint([plan, model.method, seed, str(shapes)]), progress.note)
         with folder.claimed() if world.first else nullcontext():
             history = run_epochs(Session(model, train, val, plan, seed, folder, progress, world))
-    held_out = predict_batches(model, val, posthoc=False)
-    model.posthoc = model.method.posthoc.fit(held_out.log_probs, held_out.labels).to(device)
-    world.share(*model.posthoc.buffers())
+    fitted = fit_posthoc(model, model.method.posthoc, val)
+    model.posthoc = world.told(fitted).to(device)  # whole: how many numbers it has may depend on what a process saw
     return history
 
 
@@ -101,7 +101,11 @@ def _train_run(run: Run, device: torch.device, world: World, progress: Progress)
     splits, plan = load_splits(recipe.task), recipe.task.plan
     dataset = registry.dataset(recipe.task.dataset)
     if world.first:
+        written = manifest(splits)
+        run.check_data(written)
         run.begin(device)
+        for sentence in overlap_sentences(written):
+            progress.note(sentence)
     with own_randomness():
         seed_torch(recipe.seed, "weights")
         model = build(recipe).to(device)

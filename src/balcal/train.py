@@ -16,7 +16,7 @@ from balcal.core import BalcalError, Outputs, Record, Sums
 from balcal.data.batches import Batches
 from balcal.devices import World
 from balcal.health import Health
-from balcal.metrics.streaming import TopLabel
+from balcal.metrics.meter import TopLabel
 from balcal.model import Model, batch_loss, compile_backbone, finish_tally
 from balcal.optimise import make_optimiser, rate, set_rate
 from balcal.progress import Progress
@@ -143,8 +143,8 @@ def validate(session: Session) -> Record:
         record |= finish_tally(model, sums, world)
     meter = TopLabel(device=session.device)
     for outputs, labels in forward(session):
-        meter.update(outputs.log_probs(), labels)
-    world.sum(meter.sums, meter.gaps)
+        meter.add(outputs.log_probs(), labels)
+    world.sum(*meter.tensors())
     figures = meter.compute()
     if math.isnan(figures["nll"]):
         raise BalcalError("the predictions on the validation split are NaN: lower the learning rate (plan.lr)")

@@ -40,10 +40,14 @@ class ImageSet:
 
 @dataclass(frozen=True, eq=False)
 class Splits:
-    """One data set in its three roles: fitted on, chosen and calibrated on, judged on."""
+    """One data set in its roles: fitted on, chosen on, calibrated on, judged on.
+
+    `calibrate` may be `val` itself: then the same images choose the epoch and fit what comes after training.
+    """
 
     train: ImageSet
     val: ImageSet
+    calibrate: ImageSet
     test: ImageSet
 
 

@@ -1,19 +1,65 @@
-"""Metrics: pure functions of `probs=` or `log_probs=` and `labels=`. Fractions, never percent."""
+"""Metrics: pure functions of `probs=` or `log_probs=` and `labels=`. Fractions, never percent.
 
-from balcal.metrics.calibration import ece, mean_confidence, over_confidence, under_confidence
-from balcal.metrics.scoring import accuracy, brier, nll
-from balcal.metrics.streaming import TopLabel
-from balcal.metrics.verdict import Verdict, verdict
+Batch by batch: `BinSums`, `ClassBinSums`, `ScoreSums`, `SmoothSums`, `Ranked`, `DetectionScores`.
+All at once: `summary`, `top_label`. With intervals and the score of a perfect model: `verdict`, `compare`.
+"""
+
+from balcal.metrics.bins import BinSums
+from balcal.metrics.calibration import (
+    ClassBinSums,
+    adaptive_ece,
+    classwise_ece,
+    debiased_ece,
+    ece,
+    mce,
+    mean_confidence,
+    over_confidence,
+    rmsce,
+    under_confidence,
+)
+from balcal.metrics.detection import DetectionScores, aupr_in, aupr_out, auroc, failure_auroc, fpr95
+from balcal.metrics.scoring import ScoreSums, accuracy, brier, brier_per_class, entropy, nll, soft_kl, soft_nll
+from balcal.metrics.selective import Ranked, aurc, risk_coverage
+from balcal.metrics.summary import summary, top_label
+from balcal.metrics.unbinned import SmoothSums, ks, smooth_ece
+from balcal.metrics.verdict import Comparison, Verdict, compare, verdict
 
 __all__ = [
-    "TopLabel",
+    "BinSums",
+    "ClassBinSums",
+    "Comparison",
+    "DetectionScores",
+    "Ranked",
+    "ScoreSums",
+    "SmoothSums",
     "Verdict",
     "accuracy",
+    "adaptive_ece",
+    "aupr_in",
+    "aupr_out",
+    "auroc",
+    "aurc",
     "brier",
+    "brier_per_class",
+    "classwise_ece",
+    "compare",
+    "debiased_ece",
     "ece",
+    "entropy",
+    "failure_auroc",
+    "fpr95",
+    "ks",
+    "mce",
     "mean_confidence",
     "nll",
     "over_confidence",
+    "risk_coverage",
+    "rmsce",
+    "smooth_ece",
+    "soft_kl",
+    "soft_nll",
+    "summary",
+    "top_label",
     "under_confidence",
     "verdict",
 ]

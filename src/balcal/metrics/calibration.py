@@ -1,6 +1,7 @@
-"""Calibration of the top label: does a confidence of 0.8 mean right in 8 of 10 cases?
+"""Calibration of the top label, in bins: does a confidence of 0.8 mean right in 8 of 10 cases?
 
-Bins are uniform and right-closed, (lo, hi] over (0, 1]; confidence 0 falls into the first, 1 into the last; L1.
+Unless told otherwise there are 15 bins, uniform and right-closed, (lo, hi] over (0, 1]; confidence 0 falls into the
+first, 1 into the last. Of equally probable classes the first is the prediction. Empty bins count nothing.
 """
 
 from __future__ import annotations
@@ -8,27 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from balcal.metrics.inputs import read
-
-
-def bin_of(conf: Tensor, bins: int) -> Tensor:
-    """The bin of each confidence, by the edges k / bins themselves: no rounding of a product decides.
-
-    >>> bin_of(torch.tensor([0.0, 0.2, 0.20001, 1.0]), 5)
-    tensor([0, 0, 1, 4])
-    """
-    edges = torch.arange(1, bins, device=conf.device).to(conf.dtype) / bins
-    return torch.bucketize(conf, edges)
-
-
-def signed_gaps(probs: Any, log_probs: Any, labels: Any, bins: int) -> Tensor:
-    """Per bin: (sum of confidence - number right) / N. Positive where the model is over-confident."""
-    p, _, y = read(probs, log_probs, labels)
-    conf, pick = p.max(1)
-    gap = conf - (pick == y).double()
-    return torch.zeros(bins, dtype=gap.dtype).index_add_(0, bin_of(conf, bins), gap) / len(y)
+from balcal.metrics.bins import bin_of, bin_table, equal_mass
+from balcal.metrics.inputs import Rows, read
+from balcal.metrics.streaming import Accumulator, zeros
+from balcal.metrics.table import UNIFORM, Metric
 
 
 def ece(*, probs: Any = None, log_probs: Any = None, labels: Any, bins: int = 15) -> float:
@@ -40,7 +25,46 @@ def ece(*, probs: Any = None, log_probs: Any = None, labels: Any, bins: int = 15
     >>> round(ece(probs=p, labels=[0, 1, 0, 1], bins=2), 6)  # (|1 - 0.5| + |2 - 2.3|) / 4
     0.2
     """
-    return float(signed_gaps(probs, log_probs, labels, bins).abs().sum())
+    return bin_table(read(probs, log_probs, labels).top(), bins).ece()
+
+
+def mce(*, probs: Any = None, log_probs: Any = None, labels: Any, bins: int = 15) -> float:
+    """Maximum calibration error: the largest |accuracy - confidence| of any bin. Lower is better.
+
+    A bin with one sample counts as much as one with a thousand, so this is mostly noise.
+
+    >>> p = [[0.5, 0.5], [0.6, 0.4], [0.8, 0.2], [0.1, 0.9]]
+    >>> mce(probs=p, labels=[0, 1, 0, 1], bins=2)  # the first bin holds 0.5, and it is right
+    0.5
+    """
+    return bin_table(read(probs, log_probs, labels).top(), bins).mce()
+
+
+def rmsce(*, probs: Any = None, log_probs: Any = None, labels: Any, bins: int = 15) -> float:
+    """Root mean squared calibration error over the bins. Lower is better.
+
+    >>> p = [[0.5, 0.5], [0.6, 0.4], [0.8, 0.2], [0.1, 0.9]]
+    >>> round(rmsce(probs=p, labels=[0, 1, 0, 1], bins=2), 6)  # sqrt((1 x 0.5^2 + 3 x 0.1^2) / 4)
+    0.264575
+    """
+    return bin_table(read(probs, log_probs, labels).top(), bins).rmsce()
+
+
+def debiased_ece(*, probs: Any = None, log_probs: Any = None, labels: Any, bins: int = 15) -> float:
+    """ECE less the part that noise adds, to first order, and not below 0. Lower is better.
+
+    ECE takes the modulus of noisy gaps, so even a perfect model scores above 0. With m the gap seen in a bin and
+    s^2 = acc (1 - acc) / n its variance, noise adds E|N(m, s^2)| - |m|; that much is taken off.
+
+    A bin of 100 samples at 0.75, 75 of them right, has a gap of 0; one right answer less, and it is all noise still:
+
+    >>> p = [[0.75, 0.25]] * 100
+    >>> round(ece(probs=p, labels=[0] * 74 + [1] * 26), 6)
+    0.01
+    >>> debiased_ece(probs=p, labels=[0] * 74 + [1] * 26)
+    0.0
+    """
+    return bin_table(read(probs, log_probs, labels).top(), bins).debiased_ece()
 
 
 def over_confidence(*, probs: Any = None, log_probs: Any = None, labels: Any, bins: int = 15) -> float:
@@ -49,7 +73,7 @@ def over_confidence(*, probs: Any = None, log_probs: Any = None, labels: Any, bi
     >>> over_confidence(probs=[[1.0, 0.0], [1.0, 0.0]], labels=[0, 1])
     0.5
     """
-    return float(signed_gaps(probs, log_probs, labels, bins).clamp(min=0).sum())
+    return bin_table(read(probs, log_probs, labels).top(), bins).over()
 
 
 def under_confidence(*, probs: Any = None, log_probs: Any = None, labels: Any, bins: int = 15) -> float:
@@ -58,7 +82,34 @@ def under_confidence(*, probs: Any = None, log_probs: Any = None, labels: Any, b
     >>> under_confidence(probs=[[0.75, 0.25], [0.75, 0.25]], labels=[0, 0])
     0.25
     """
-    return float((-signed_gaps(probs, log_probs, labels, bins)).clamp(min=0).sum())
+    return bin_table(read(probs, log_probs, labels).top(), bins).under()
+
+
+def adaptive_ece(*, probs: Any = None, log_probs: Any = None, labels: Any, bins: int = 15) -> float:
+    """ECE over bins of equal mass (AECE). Lower is better.
+
+    The edges are the confidences of rank N/bins, 2N/bins, ...; bins are (lo, hi], the first holds the smallest
+    confidence too, and equal confidences stay together.
+
+    >>> p = [[0.5, 0.5], [0.6, 0.4], [0.8, 0.2], [0.1, 0.9]]
+    >>> round(adaptive_ece(probs=p, labels=[0, 1, 0, 1], bins=2), 6)  # (|1 - 1.1| + |2 - 1.7|) / 4
+    0.1
+    """
+    return equal_mass(read(probs, log_probs, labels).top(), bins).ece()
+
+
+def classwise_ece(*, probs: Any = None, log_probs: Any = None, labels: Any, bins: int = 15) -> float:
+    """Mean over classes of the ECE of "this sample is class k", each over all samples. Lower is better.
+
+    With two classes and one bin: class 0 is given 0.9 + 0.6 in all and occurs once, class 1 the mirror image.
+
+    >>> round(classwise_ece(probs=[[0.9, 0.1], [0.6, 0.4]], labels=[0, 1], bins=1), 6)  # |1.5 - 1| / 2, twice
+    0.25
+    """
+    rows = read(probs, log_probs, labels)
+    sums = ClassBinSums(rows.num_classes, bins)
+    sums.add_rows(rows)
+    return sums.compute()["classwise_ece"]
 
 
 def mean_confidence(*, probs: Any = None, log_probs: Any = None, labels: Any) -> float:
@@ -67,13 +118,92 @@ def mean_confidence(*, probs: Any = None, log_probs: Any = None, labels: Any) ->
     >>> mean_confidence(probs=[[0.5, 0.5], [0.25, 0.75]], labels=[0, 1])
     0.625
     """
-    p, _, _ = read(probs, log_probs, labels)
-    return float(p.max(1).values.mean())
+    return float(read(probs, log_probs, labels).top().conf.mean())
 
+
+class ClassBinSums(Accumulator):
+    """Class-wise ECE from K x 15 numbers.
+
+    >>> meter = ClassBinSums(num_classes=2, bins=1)
+    >>> meter.update(probs=[[0.9, 0.1], [0.6, 0.4]], labels=[0, 1])
+    >>> {name: round(value, 6) for name, value in meter.compute().items()}
+    {'classwise_ece': 0.25}
+    """
+
+    def __init__(self, num_classes: int, bins: int = 15) -> None:
+        super().__init__()
+        self.num_classes, self.bins = num_classes, bins
+        self.sums = {"gap": zeros(num_classes * bins), "count": zeros(1)}
+
+    def add_rows(self, rows: Rows) -> None:
+        offsets = torch.arange(self.num_classes, device=rows.table.device) * self.bins
+        gap = torch.zeros_like(self.sums["gap"])
+        for _, probs, labels in rows.chunks():
+            place = bin_of(probs, self.bins, None if rows.logs else rows.table.dtype) + offsets
+            gap += torch.bincount(place.flatten(), probs.flatten().double(), len(gap)).cpu()
+            gap -= torch.bincount(place.gather(1, labels[:, None])[:, 0], minlength=len(gap)).cpu()
+        self.sums["gap"] += gap
+        self.sums["count"] += len(rows)
+
+    def compute(self) -> dict[str, float]:
+        total = float(self.sums["gap"].abs().sum())
+        return {"classwise_ece": total / self.checked_count() / self.num_classes}
+
+
+_GUO = "Naeini, Cooper, Hauskrecht, AAAI 2015; Guo et al., ICML 2017"
 
 METRICS = {
-    "ece": ece,
-    "over_confidence": over_confidence,
-    "under_confidence": under_confidence,
-    "mean_confidence": mean_confidence,
+    "ece": Metric(ece, "lower", "fraction", "sum_b n_b/N |acc_b - conf_b|", _GUO, {**UNIFORM, "norm": "L1"}),
+    "mce": Metric(mce, "lower", "fraction", "max_b |acc_b - conf_b|", _GUO, {**UNIFORM, "norm": "max"}),
+    "rmsce": Metric(
+        rmsce,
+        "lower",
+        "fraction",
+        "sqrt( sum_b n_b/N (acc_b - conf_b)^2 )",
+        "Hendrycks, Mazeika, Dietterich, ICLR 2019",
+        {**UNIFORM, "norm": "L2"},
+    ),
+    "debiased_ece": Metric(
+        debiased_ece,
+        "lower",
+        "fraction",
+        "max(0, ECE - sum_b n_b/N ( E|N(m_b, s_b^2)| - |m_b| ))",
+        "after Kumar, Liang, Ma, NeurIPS 2019, with the expectation in closed form",
+        {**UNIFORM, "norm": "L1"},
+    ),
+    "over_confidence": Metric(
+        over_confidence,
+        "lower",
+        "fraction",
+        "sum_b n_b/N max(0, conf_b - acc_b)",
+        "the positive part of ECE",
+        {**UNIFORM, "norm": "L1"},
+    ),
+    "under_confidence": Metric(
+        under_confidence,
+        "lower",
+        "fraction",
+        "sum_b n_b/N max(0, acc_b - conf_b)",
+        "the negative part of ECE",
+        {**UNIFORM, "norm": "L1"},
+    ),
+    "adaptive_ece": Metric(
+        adaptive_ece,
+        "lower",
+        "fraction",
+        "sum_b n_b/N |acc_b - conf_b|",
+        "Nguyen, O'Connor, EMNLP 2015",
+        {"of": "top label", "bins": 15, "edges": "order statistics of rank kN/15, (lo, hi]", "norm": "L1"},
+    ),
+    "classwise_ece": Metric(
+        classwise_ece,
+        "lower",
+        "fraction",
+        "1/K sum_k sum_b n_kb/N |freq_kb - conf_kb|",
+        "Kull et al., NeurIPS 2019; Nixon et al., CVPR workshops 2019",
+        {**UNIFORM, "of": "each class against the rest", "norm": "L1"},
+    ),
+    "mean_confidence": Metric(
+        mean_confidence, "neither", "fraction", "1/N sum_i max_k p_ik", "to be held against accuracy"
+    ),
 }

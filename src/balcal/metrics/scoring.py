@@ -1,4 +1,4 @@
-"""Accuracy and proper scores."""
+"""Accuracy, proper scores, entropy, and the distance to soft labels."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from typing import Any
 
 import torch
 
-from balcal.metrics.inputs import read
+from balcal.core import BalcalError
+from balcal.metrics.inputs import Rows, as_tensor, read
+from balcal.metrics.streaming import Accumulator, zeros
+from balcal.metrics.table import Metric
 
 
 def accuracy(*, probs: Any = None, log_probs: Any = None, labels: Any) -> float:
@@ -15,8 +18,7 @@ def accuracy(*, probs: Any = None, log_probs: Any = None, labels: Any) -> float:
     >>> accuracy(probs=[[0.9, 0.1], [0.6, 0.4]], labels=[0, 1])
     0.5
     """
-    p, _, y = read(probs, log_probs, labels)
-    return float((p.argmax(1) == y).double().mean())
+    return float(read(probs, log_probs, labels).top().right.double().mean())
 
 
 def nll(*, probs: Any = None, log_probs: Any = None, labels: Any) -> float:
@@ -25,8 +27,7 @@ def nll(*, probs: Any = None, log_probs: Any = None, labels: Any) -> float:
     >>> round(nll(probs=[[0.5, 0.5], [0.25, 0.75]], labels=[0, 1]), 6)
     0.490415
     """
-    _, log_p, y = read(probs, log_probs, labels)
-    return float(-log_p.gather(1, y[:, None]).mean())
+    return float(losses(read(probs, log_probs, labels)).mean())
 
 
 def brier(*, probs: Any = None, log_probs: Any = None, labels: Any) -> float:
@@ -35,8 +36,153 @@ def brier(*, probs: Any = None, log_probs: Any = None, labels: Any) -> float:
     >>> brier(probs=[[0.5, 0.5], [0.0, 1.0]], labels=[0, 1])
     0.25
     """
-    p, _, y = read(probs, log_probs, labels)
-    return float((p - torch.nn.functional.one_hot(y, p.shape[1])).square().sum(1).mean())
+    return float(squares(read(probs, log_probs, labels)).mean())
 
 
-METRICS = {"accuracy": accuracy, "nll": nll, "brier": brier}
+def brier_per_class(*, probs: Any = None, log_probs: Any = None, labels: Any) -> float:
+    """The Brier score divided by the number of classes, as some code reports it. Lower is better.
+
+    >>> brier_per_class(probs=[[0.5, 0.5], [0.0, 1.0]], labels=[0, 1])
+    0.125
+    """
+    rows = read(probs, log_probs, labels)
+    return float(squares(rows).mean()) / rows.num_classes
+
+
+def entropy(*, probs: Any = None, log_probs: Any = None, labels: Any = None) -> float:
+    """Mean entropy of the predictions, in nats: 0 for certainty, log K for no idea. Labels do not matter.
+
+    >>> round(entropy(probs=[[0.5, 0.5], [1.0, 0.0]]), 6)  # (log 2 + 0) / 2
+    0.346574
+    """
+    return float(entropies(_unlabelled(probs, log_probs, labels)).mean())
+
+
+def soft_nll(*, probs: Any = None, log_probs: Any = None, soft_labels: Any) -> float:
+    """Cross-entropy from soft labels, such as the votes of many people: mean of -sum_k q_k log p_k. Lower is better.
+
+    Votes may be counts: rows of `soft_labels` are divided by their sum.
+
+    >>> round(soft_nll(probs=[[0.5, 0.5]], soft_labels=[[3, 1]]), 6)  # log 2
+    0.693147
+    """
+    rows, q = _soft(probs, log_probs, soft_labels)
+    total = 0.0
+    for part, log_p in _with_logs(rows, q):
+        total -= float(torch.where(part > 0, part * log_p, 0.0).sum())
+    return total / len(rows)
+
+
+def soft_kl(*, probs: Any = None, log_probs: Any = None, soft_labels: Any) -> float:
+    """Divergence of the predictions from soft labels: mean of sum_k q_k log(q_k / p_k), in nats. Lower is better.
+
+    >>> soft_kl(probs=[[0.75, 0.25]], soft_labels=[[3, 1]])
+    0.0
+    """
+    rows, q = _soft(probs, log_probs, soft_labels)
+    total = 0.0
+    for part, log_p in _with_logs(rows, q):
+        total += float(torch.where(part > 0, part * (part.log() - log_p), 0.0).sum())
+    return max(0.0, total / len(rows))
+
+
+def losses(rows: Rows) -> torch.Tensor:
+    """-log p_label of each sample, float64 on the CPU."""
+    told = []
+    for given, _, labels in rows.chunks():
+        value = given.gather(1, labels[:, None])[:, 0].double()
+        told.append(-(value if rows.logs else value.log()).cpu())
+    return torch.cat(told)
+
+
+def squares(rows: Rows) -> torch.Tensor:
+    """The Brier score of each sample: sum_k p_k^2 - 2 p_label + 1."""
+    told = []
+    for _, probs, labels in rows.chunks():
+        wide = probs.double()
+        told.append((wide.square().sum(1) - 2 * wide.gather(1, labels[:, None])[:, 0] + 1).cpu())
+    return torch.cat(told).clamp(min=0)
+
+
+def entropies(rows: Rows) -> torch.Tensor:
+    """The entropy of each prediction. 0 log 0 is 0."""
+    told = []
+    for given, probs, _ in rows.chunks():
+        terms = probs * given.to(probs.dtype).clamp(min=-1e4) if rows.logs else torch.xlogy(probs, probs)
+        told.append(-terms.sum(1, dtype=torch.float64).cpu())
+    return torch.cat(told).clamp(min=0)
+
+
+def _unlabelled(probs: Any, log_probs: Any, labels: Any) -> Rows:
+    given = probs if log_probs is None else log_probs
+    if labels is None and given is not None:
+        labels = torch.zeros(len(given), dtype=torch.long)
+    return read(probs, log_probs, labels)
+
+
+def _soft(probs: Any, log_probs: Any, soft_labels: Any) -> tuple[Rows, torch.Tensor]:
+    rows = _unlabelled(probs, log_probs, None)
+    q = as_tensor(soft_labels).to(rows.table.device).double()
+    if q.shape != rows.table.shape:
+        raise BalcalError(
+            f"soft labels must be (N, K) like the predictions {tuple(rows.table.shape)}: {tuple(q.shape)}"
+        )
+    if not bool((q >= 0).all()) or not bool((q.sum(1) > 0).all()):
+        raise BalcalError("soft labels must be votes or probabilities: nothing negative, no row without any")
+    return rows, q / q.sum(1, keepdim=True)
+
+
+def _with_logs(rows: Rows, q: torch.Tensor) -> Any:
+    start = 0
+    for given, probs, labels in rows.chunks():
+        log_p = given.double() if rows.logs else probs.double().log()
+        yield q[start : start + len(labels)], log_p
+        start += len(labels)
+
+
+class ScoreSums(Accumulator):
+    """Accuracy, NLL, Brier score, entropy and mean confidence, from six numbers.
+
+    >>> meter = ScoreSums()
+    >>> meter.update(probs=[[0.5, 0.5], [0.0, 1.0]], labels=[0, 1])
+    >>> meter.compute()["brier"]
+    0.25
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sums = {name: zeros(1) for name in ("count", "accuracy", "nll", "brier", "entropy", "mean_confidence")}
+
+    def add_rows(self, rows: Rows) -> None:
+        top = rows.top()
+        new = {
+            "count": torch.ones(len(rows)),
+            "accuracy": top.right,
+            "nll": losses(rows),
+            "brier": squares(rows),
+            "entropy": entropies(rows),
+            "mean_confidence": top.conf,
+        }
+        for name, values in new.items():
+            self.sums[name] += values.double().sum()
+
+    def compute(self) -> dict[str, float]:
+        count = self.checked_count()
+        return {name: float(total) / count for name, total in self.sums.items() if name != "count"}
+
+
+_BRIER = "Brier, Monthly Weather Review 1950"
+
+METRICS = {
+    "accuracy": Metric(accuracy, "higher", "fraction", "1/N sum_i 1[argmax p_i = y_i]", "", {"ties": "first class"}),
+    "nll": Metric(nll, "lower", "nats", "-1/N sum_i log p_i,y_i", "Good, J. Royal Stat. Soc. B 1952", {"clipping": 0}),
+    "brier": Metric(brier, "lower", "score, 0 to 2", "1/N sum_i sum_k (p_ik - 1[k = y_i])^2", _BRIER),
+    "brier_per_class": Metric(brier_per_class, "lower", "score, 0 to 2/K", "brier / K", _BRIER),
+    "entropy": Metric(entropy, "neither", "nats", "-1/N sum_i sum_k p_ik log p_ik", "Shannon 1948"),
+    "soft_nll": Metric(
+        soft_nll, "lower", "nats", "-1/N sum_i sum_k q_ik log p_ik", "Peterson et al., ICCV 2019 (CIFAR-10H)"
+    ),
+    "soft_kl": Metric(
+        soft_kl, "lower", "nats", "1/N sum_i sum_k q_ik log(q_ik / p_ik)", "Peterson et al., ICCV 2019 (CIFAR-10H)"
+    ),
+}

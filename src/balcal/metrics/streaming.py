@@ -1,42 +1,54 @@
-"""Figures of the top label by sums: constant memory, batch by batch, process by process."""
+"""Metrics batch by batch and process by process: `update`, `merge`, `compute`.
+
+What an accumulator remembers are sums, so its memory does not grow and any split into batches or processes gives the
+same figures. Metrics that rank the samples must keep one confidence each; `Ranked` does, and says so.
+"""
 
 from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from balcal.core import sum_dtype
-from balcal.metrics.calibration import bin_of
+from balcal.core import BalcalError, sum_dtype
+from balcal.metrics.inputs import Rows, read
 
 
-class TopLabel:
-    """Accuracy, NLL, mean confidence and ECE from 3 + 15 numbers.
+class Accumulator(ABC):
+    """Sums of float64 tensors, by name."""
 
-    >>> meter = TopLabel(bins=2)
-    >>> meter.update(torch.tensor([[0.6, 0.4], [0.2, 0.8]]).log(), torch.tensor([1, 1]))
-    >>> {name: round(value, 4) for name, value in meter.compute().items()}
-    {'acc': 0.5, 'nll': 0.5697, 'conf': 0.7, 'ece': 0.2}
-    """
+    def __init__(self) -> None:
+        self.sums: dict[str, Tensor] = {}
+        """all that is remembered: adding two of these up is adding up their samples"""
 
-    def __init__(self, bins: int = 15, device: torch.device | None = None) -> None:
-        device = device or torch.device("cpu")
-        self.bins = bins
-        self.sums = torch.zeros(4, dtype=sum_dtype(device), device=device)
-        """samples, right answers, -log p_label, confidence"""
-        self.gaps = torch.zeros(bins, dtype=sum_dtype(device), device=device)
+    def update(self, *, probs: Any = None, log_probs: Any = None, labels: Any) -> None:
+        """Count a batch. If its numbers are refused, nothing of it was counted."""
+        self.add_rows(read(probs, log_probs, labels))
 
-    @torch.no_grad()
-    def update(self, log_probs: Tensor, labels: Tensor) -> None:
-        top, pick = log_probs.max(1)
-        conf, right = top.exp().to(self.sums.dtype), (pick == labels).to(self.sums.dtype)
-        loss = -log_probs.gather(1, labels[:, None])[:, 0].to(self.sums.dtype)
-        self.sums += torch.stack([torch.ones_like(right).sum(), right.sum(), loss.sum(), conf.sum()])
-        self.gaps.index_add_(0, bin_of(top.exp(), self.bins), conf - right)
+    @abstractmethod
+    def add_rows(self, rows: Rows) -> None: ...
 
-    def merge(self, other: TopLabel) -> None:
-        self.sums += other.sums
-        self.gaps += other.gaps
-
+    @abstractmethod
     def compute(self) -> dict[str, float]:
-        n, right, loss, conf = self.sums.tolist()
-        return {"acc": right / n, "nll": loss / n, "conf": conf / n, "ece": float(self.gaps.abs().sum()) / n}
+        """The figures of everything counted so far."""
+
+    def merge(self, other: Accumulator) -> None:
+        """Count what another one has counted."""
+        mine = {name: tensor.shape for name, tensor in self.sums.items()}
+        theirs = {name: tensor.shape for name, tensor in other.sums.items()}
+        if type(other) is not type(self) or mine != theirs:
+            raise BalcalError(f"cannot merge a {type(other).__name__} into a {type(self).__name__} of other settings")
+        for name, tensor in other.sums.items():
+            self.sums[name] = self.sums[name] + tensor.to(self.sums[name].device)
+
+    def checked_count(self, name: str = "count") -> float:
+        count = float(self.sums[name].sum())
+        if count == 0:
+            raise BalcalError("there are no samples to measure: update first")
+        return count
+
+
+def zeros(*shape: int, device: torch.device | None = None) -> Tensor:
+    return torch.zeros(shape, dtype=sum_dtype(device or torch.device("cpu")), device=device)

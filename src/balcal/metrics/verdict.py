@@ -1,63 +1,261 @@
-"""One look at predictions: are they right, and do they know how often?"""
+"""One look at predictions: are they right, do they know how often, and how sure can we be of that?"""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
-from balcal.core import Predictions
-from balcal.metrics.calibration import ece, mean_confidence, over_confidence, under_confidence
-from balcal.metrics.scoring import accuracy, brier, nll
+import numpy as np
+import torch
+
+from balcal.core import BalcalError, Predictions
+from balcal.metrics import resample
+from balcal.metrics.bins import bin_table
+from balcal.metrics.inputs import Rows, TopLabels, read
+from balcal.metrics.scoring import losses, squares
+
+Kind = Literal["perfect", "over", "under", "mixed"]
+Bounds = tuple[float, float]
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The figures of a set of predictions, as fractions; printed in percent."""
+    """The figures of a set of predictions, as fractions; printed in percent. `..._interval` are 95 %."""
 
     samples: int
+    classes: int
     accuracy: float
-    nll: float
-    brier: float
-    ece: float
-    """15 uniform bins (lo, hi], L1, top label"""
+    accuracy_interval: Bounds
     mean_confidence: float
+    gap: float
+    """mean confidence - accuracy"""
+    gap_interval: Bounds
+    ece: float
+    """uniform bins (lo, hi], L1, top label"""
+    ece_interval: Bounds
+    """of the ECE behind the noise; it begins at 0 if the model cannot be told from a perfect one"""
+    debiased_ece: float
+    floor_mean: float
+    """ECE that a perfectly calibrated model with these confidences scores on average on so many samples"""
+    floor_high: float
+    """and what it exceeds one time in forty"""
     over: float
     """part of `ece` where confidence exceeds accuracy"""
     under: float
+    nll: float
+    nll_interval: Bounds
+    brier: float
+    brier_interval: Bounds
+    bins: int = 15
+    resamples: int = 1000
+    seed: int = 0
+
+    @property
+    def kind(self) -> Kind:
+        if self.ece <= self.floor_high:
+            return "perfect"
+        low, high = self.gap_interval
+        lesser = min(self.over, self.under)
+        if lesser > self.floor_high or (low <= 0 <= high and lesser > self.ece / 5):
+            return "mixed"
+        return "over" if self.gap > 0 else "under"
 
     def sentence(self) -> str:
-        gap = self.mean_confidence - self.accuracy
-        if gap == 0:
-            return "on average as confident as it is right"
-        return f"{'over' if gap > 0 else 'under'}-confident by {abs(gap):.2%} on average"
+        low, high = self.gap_interval
+        direction, (near, far) = ("over", (low, high)) if self.gap > 0 else ("under", (-high, -low))
+        by = f"{direction}-confident by {_percent(abs(self.gap))} [{near * 100:.2f}, {far * 100:.2f}]"
+        if self.kind == "perfect":
+            return "indistinguishable from perfect" + (f", though {by} on average" if near > 0 else "")
+        if self.kind == "mixed":
+            return (
+                f"over-confident in some bins ({_percent(self.over)} of ECE), "
+                f"under-confident in others ({_percent(self.under)})"
+            )
+        return by
 
-    def as_dict(self) -> dict[str, float]:
+    def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 
     def __str__(self) -> str:
-        return (
-            f"{self.samples} samples: accuracy {self.accuracy:.2%}, mean confidence {self.mean_confidence:.2%}: "
-            f"{self.sentence()}\n"
-            f"ECE {self.ece:.2%} (15 bins; over {self.over:.2%}, under {self.under:.2%}), "
-            f"NLL {self.nll:.4f}, Brier {self.brier:.4f}"
+        floor = f"a perfect model scores {_percent(self.floor_mean)} on average, up to {_percent(self.floor_high)}"
+        parts = f"{self.bins} bins; over {_percent(self.over)}, under {_percent(self.under)}"
+        against = f"mean; {self.gap * 100:+.2f} % against accuracy"
+        return "\n".join(
+            [
+                f"{self.samples:,} samples, {self.classes} classes: {self.sentence()}",
+                _row("accuracy", self.accuracy, self.accuracy_interval),
+                _row("confidence", self.mean_confidence, None, against),
+                _row("ECE", self.ece, self.ece_interval, floor),
+                _row("debiased", self.debiased_ece, None, parts),
+                _row("NLL", self.nll, self.nll_interval, percent=False),
+                _row("Brier", self.brier, self.brier_interval, percent=False),
+            ]
         )
 
 
-def verdict(predictions: Predictions) -> Verdict:
-    """Judge predictions.
+def verdict(
+    predictions: Predictions | None = None,
+    *,
+    probs: Any = None,
+    log_probs: Any = None,
+    labels: Any = None,
+    bins: int = 15,
+    resamples: int = 1000,
+    seed: int = 0,
+) -> Verdict:
+    """Judge predictions, or arrays by name.
 
-    >>> import torch
-    >>> print(verdict(Predictions(torch.tensor([[0.9, 0.1], [0.8, 0.2]]).log(), torch.tensor([0, 1]))))
-    2 samples: accuracy 50.00%, mean confidence 85.00%: over-confident by 35.00% on average
-    ECE 45.00% (15 bins; over 40.00%, under 5.00%), NLL 0.8574, Brier 0.6500
+    Two hundred samples at a confidence of 0.9, of which 150 are right:
+
+    >>> print(verdict(probs=[[0.9, 0.1]] * 200, labels=[0] * 150 + [1] * 50))
+    200 samples, 2 classes: over-confident by 15.00 % [8.50, 21.00]
+      accuracy    75.00 %   [68.57, 80.49]
+      confidence  90.00 %                      mean; +15.00 % against accuracy
+      ECE         15.00 %   [9.00, 21.00]      a perfect model scores 1.71 % on average, up to 5.00 %
+      debiased    15.00 %                      15 bins; over 15.00 %, under 0.00 %
+      NLL          0.6547   [0.5118, 0.7865]
+      Brier        0.4200   [0.3160, 0.5160]
     """
-    log_probs, labels = predictions.log_probs, predictions.labels
+    rows = _rows(predictions, probs, log_probs, labels)
+    top, values = _measured(rows)
+    table = bin_table(top, bins)
+    figures = table.figures()
+    floor = resample.noise_floor(top, bins, 2 * resamples, seed)
+    drawn = resample.Resamples([top], _finite(values), bins, resamples, seed)
+    gap = figures["mean_confidence"] - figures["accuracy"]
+
+    def mean(name: str) -> tuple[float, Bounds]:
+        value = float(values[name].mean())
+        return value, resample.percentile(value, drawn.means[name]).bounds if name in drawn.means else (value, value)
+
+    (nll, nll_interval), (brier, brier_interval) = mean("nll"), mean("brier")
     return Verdict(
-        samples=len(predictions),
-        accuracy=accuracy(log_probs=log_probs, labels=labels),
-        nll=nll(log_probs=log_probs, labels=labels),
-        brier=brier(log_probs=log_probs, labels=labels),
-        ece=ece(log_probs=log_probs, labels=labels),
-        mean_confidence=mean_confidence(log_probs=log_probs, labels=labels),
-        over=over_confidence(log_probs=log_probs, labels=labels),
-        under=under_confidence(log_probs=log_probs, labels=labels),
+        samples=len(top),
+        classes=rows.num_classes,
+        accuracy=figures["accuracy"],
+        accuracy_interval=resample.wilson(figures["accuracy"], len(top)).bounds,
+        mean_confidence=figures["mean_confidence"],
+        gap=gap,
+        gap_interval=resample.percentile(gap, drawn.gap[0]).bounds,
+        ece=figures["ece"],
+        ece_interval=resample.around_ece(figures["ece"], drawn.ece[0], floor).bounds,
+        debiased_ece=figures["debiased_ece"],
+        floor_mean=float(floor.mean()),
+        floor_high=float(np.quantile(floor, 0.975)),
+        over=figures["over_confidence"],
+        under=figures["under_confidence"],
+        nll=nll,
+        nll_interval=nll_interval,
+        brier=brier,
+        brier_interval=brier_interval,
+        bins=bins,
+        resamples=resamples,
+        seed=seed,
     )
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Second model minus first, on the same samples; 95 % intervals from resampling both together."""
+
+    samples: int
+    accuracy: resample.Interval
+    nll: resample.Interval
+    brier: resample.Interval
+    ece: resample.Interval
+    bins: int = 15
+    names: tuple[str, str] = ("the first", "the second")
+
+    def sentence(self) -> str:
+        told = []
+        for title, found, sign in (("accuracy", self.accuracy, 1), ("NLL", self.nll, -1), ("ECE", self.ece, -1)):
+            tie = "the same" if found.low == found.high == 0 else "a tie" if found.low <= 0 <= found.high else ""
+            told.append(f"{title} {tie or ('better' if found.value * sign > 0 else 'worse')}")
+        return f"{self.names[1]} against {self.names[0]}: " + ", ".join(told)
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def of(cls, told: dict[str, Any]) -> Comparison:
+        """From what `as_dict` made, also after a journey through JSON."""
+        parts = {name: resample.Interval(**value) for name, value in told.items() if isinstance(value, dict)}
+        return cls(**{**told, **parts, "names": tuple(told["names"])})
+
+    def __str__(self) -> str:
+        lines = [f"{self.samples:,} samples, {self.sentence()}"]
+        for name, title in (("accuracy", "accuracy"), ("ece", "ECE"), ("nll", "NLL"), ("brier", "Brier")):
+            found: resample.Interval = getattr(self, name)
+            scale, digits = (100, 2) if name in ("accuracy", "ece") else (1, 4)
+            value, low, high = (f"{x * scale:+.{digits}f}" for x in (found.value, found.low, found.high))
+            lines.append(f"  {title:<11}{value:>8}{' %' if scale == 100 else '  '}   [{low}, {high}]")
+        return "\n".join(lines)
+
+
+def compare(
+    first: Predictions,
+    second: Predictions,
+    names: tuple[str, str] = ("the first", "the second"),
+    bins: int = 15,
+    resamples: int = 1000,
+    seed: int = 0,
+) -> Comparison:
+    """The difference of two models on the same samples, second minus first, by a paired bootstrap.
+
+    >>> y = torch.tensor([0] * 150 + [1] * 50)
+    >>> hot, warm = (Predictions(torch.tensor([[p, 1 - p]] * 200).log(), y) for p in (0.9, 0.76))
+    >>> print(compare(hot, warm))
+    200 samples, the second against the first: accuracy the same, NLL better, ECE better
+      accuracy      +0.00 %   [+0.00, +0.00]
+      ECE          -14.00 %   [-17.41, -4.71]
+      NLL         -0.0921     [-0.1547, -0.0242]
+      Brier       -0.0448     [-0.0784, -0.0084]
+    """
+    if not torch.equal(first.labels.cpu(), second.labels.cpu()):
+        raise BalcalError("these predictions are not of the same samples: their labels differ")
+    measured = [_measured(_rows(p, None, None, None)) for p in (first, second)]
+    (top_a, values_a), (top_b, values_b) = measured
+    right = (top_b.right.double() - top_a.right.double()).numpy()
+    values = {name: values_b[name] - values_a[name] for name in values_a} | {"accuracy": right}
+    if not all(np.isfinite(x).all() for x in values.values()):
+        raise BalcalError("a label was given probability 0, its NLL is infinite: there is nothing to subtract")
+    drawn = resample.Resamples([top_a, top_b], values, bins, resamples, seed)
+    eces = (bin_table(top_a, bins).ece(), bin_table(top_b, bins).ece())
+    floors = (
+        resample.noise_floor(top_a, bins, 2 * resamples, seed),
+        resample.noise_floor(top_b, bins, 2 * resamples, seed),
+    )
+    means = {name: resample.percentile(float(x.mean()), drawn.means[name]) for name, x in values.items()}
+    return Comparison(
+        samples=len(top_a),
+        ece=resample.around_difference(eces, drawn.ece[1] - drawn.ece[0], floors),
+        bins=bins,
+        names=names,
+        **means,
+    )
+
+
+def _rows(predictions: Predictions | None, probs: Any, log_probs: Any, labels: Any) -> Rows:
+    if predictions is not None:
+        if probs is not None or log_probs is not None or labels is not None:
+            raise BalcalError("pass predictions, or arrays by name, not both")
+        return read(None, predictions.log_probs, predictions.labels)
+    return read(probs, log_probs, labels)
+
+
+def _measured(rows: Rows) -> tuple[TopLabels, dict[str, resample.Floats]]:
+    return rows.top(), {"nll": losses(rows).numpy(), "brier": squares(rows).numpy()}
+
+
+def _finite(values: dict[str, resample.Floats]) -> dict[str, resample.Floats]:
+    return {name: x for name, x in values.items() if np.isfinite(x).all()}
+
+
+def _percent(share: float) -> str:
+    return f"{share * 100:.2f} %"
+
+
+def _row(name: str, value: float, interval: Bounds | None, more: str = "", percent: bool = True) -> str:
+    scale, digits, unit = (100, 2, " %") if percent else (1, 4, "")
+    bounds = "" if interval is None else "[" + ", ".join(f"{x * scale:.{digits}f}" for x in interval) + "]"
+    return f"  {name:<11}{f'{value * scale:.{digits}f}{unit}':>8}   {bounds:<18} {more}".rstrip()

@@ -11,7 +11,7 @@ import torch
 
 from balcal.core import Predictions
 from balcal.files import write_atomic
-from balcal.metrics.calibration import bin_of
+from balcal.metrics.bins import bin_of
 from balcal.metrics.verdict import verdict
 
 INK, GRID, BAR, OVER, UNDER = "#22303c", "#d9dfe4", "#4c78a8", "#e4572e", "#54a24b"

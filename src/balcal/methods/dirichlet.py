@@ -1,0 +1,63 @@
+"""Kull, Perello-Nieto, Kängsepp, Silva Filho, Song, Flach: Beyond temperature scaling: Obtaining well-calibrated
+multiclass probabilities with Dirichlet calibration. NeurIPS 2019.
+
+    p' = softmax(W log p + b)
+    minimise NLL + lambda * sum_{j != k} W_jk^2 / (K (K - 1)) + mu * sum_k b_k^2 / K      (ODIR)
+
+Here lambda = mu = `penalty`, solved as in `balcal.affine`. A probability below 2.2e-16, the resolution of float64,
+counts as that: the logarithm of less would outweigh all other samples.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from balcal.affine import Affine, fit_affine
+from balcal.fitting import check_held_out
+from balcal.methods.scaling import check_penalty
+from balcal.methods.temperature import solve_temperature
+from balcal.recipe import Method
+
+LOG_EPSILON = math.log(sys.float_info.epsilon)
+
+
+class Dirichlet(Affine):
+    """log softmax(W log p + b)."""
+
+    @staticmethod
+    def features(scores: Tensor) -> Tensor:
+        return scores.log_softmax(-1).clamp(min=LOG_EPSILON)
+
+
+@dataclass(frozen=True)
+class DirichletCalibration:
+    """A full matrix on log-probabilities. `penalty` None: chosen by cross-validation on the calibration set."""
+
+    penalty: float | None = None
+
+    def __post_init__(self) -> None:
+        check_penalty(self.penalty)
+
+    def identity(self, num_classes: int) -> nn.Module:
+        return Dirichlet.identity(num_classes)
+
+    def fit(self, log_probs: Tensor, labels: Tensor) -> nn.Module:
+        z, y = check_held_out(log_probs, labels, "dirichlet", least=3 * log_probs.shape[-1], each_class="weights")
+        x = Dirichlet.features(z)
+        return Dirichlet(*fit_affine(x, y, 1 / solve_temperature(x, y), self.penalty, "dirichlet"))
+
+
+METHODS = {
+    "dirichlet": Method(
+        "dirichlet",
+        posthoc=DirichletCalibration(),
+        about="a matrix on log p, its penalty chosen by cross-validation",
+        paper="Kull, Perello-Nieto, Kängsepp, Silva Filho, Song, Flach",
+        venue="NeurIPS 2019",
+        cost="one fit after training, K^3",
+    )
+}

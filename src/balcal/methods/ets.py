@@ -1,0 +1,132 @@
+"""Zhang, Kailkhura, Han: Mix-n-Match: Ensemble and Compositional Methods for Uncertainty Calibration in Deep Learning.
+ICML 2020. Ensemble temperature scaling:
+
+    p = w1 softmax(z / T) + w2 softmax(z) + w3 / K,    w >= 0, w1 + w2 + w3 = 1
+
+First T, then w, each of lowest NLL on held-out data; the original takes the squared error for both (`loss=mse`) and T
+within 0.05 to 5. All three parts rank the classes alike, so the predicted class stays. With (0, 1, 0) among the weights
+nothing gets worse there, with (1, 0, 0) nothing is worse than `ts`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from scipy.optimize import minimize, minimize_scalar
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from balcal.fitting import FittedMap, Objective, check_held_out, keep_top
+from balcal.methods.temperature import solve_temperature
+from balcal.recipe import Method
+
+
+class TemperatureEnsemble(FittedMap):
+    """log( w1 softmax(scores / T) + w2 softmax(scores) + w3 / K )."""
+
+    temperature: Tensor
+    weights: Tensor
+
+    def __init__(self, temperature: Tensor, weights: Tensor) -> None:
+        super().__init__(temperature=temperature, weights=weights)
+
+    def forward(self, log_probs: Tensor) -> Tensor:
+        return keep_top(super().forward(log_probs), log_probs)
+
+    def calibrated(self, scores: Tensor) -> Tensor:
+        log_w = self.weights.to(scores).log()[:, None, None]
+        return (log_w + three_parts(scores, self.temperature.to(scores))).logsumexp(0)
+
+
+def three_parts(z: Tensor, temperature: Tensor | float) -> Tensor:
+    """(3, N, K): log-probabilities with temperature, without, and of knowing nothing."""
+    plain = z.log_softmax(-1)
+    return torch.stack([(z / temperature).log_softmax(-1), plain, torch.zeros_like(plain).log_softmax(-1)])
+
+
+def solve_temperature_by_squares(z: Tensor, labels: Tensor) -> float:
+    """The T in 0.05 .. 5 of lowest squared error. It may have several valleys: the lowest on a grid is searched."""
+    right = F.one_hot(labels, z.shape[1])
+
+    def error(t: float) -> float:
+        return float(((z / t).softmax(1) - right).square().mean())
+
+    grid = torch.logspace(-1.30103, 0.69897, 41, dtype=z.dtype).clamp(0.05, 5).tolist()
+    low = min(range(41), key=lambda i: error(grid[i]))
+    around = (grid[max(low - 1, 0)], grid[min(low + 1, 40)])
+    found = minimize_scalar(error, bounds=around, method="bounded", options={"xatol": 1e-9})
+    best: float = min(grid[low], float(found.x), key=error)
+    return best
+
+
+def solve_weights(objective: Objective) -> Tensor:
+    """The three weights of lowest value; the objective is convex, and no corner is lower."""
+
+    def smooth(w: Any) -> tuple[float, Any]:
+        value, slope = objective(torch.as_tensor(w).clamp(min=1e-12))
+        return float(value), slope.numpy()
+
+    found = minimize(
+        smooth,
+        torch.full((3,), 1 / 3, dtype=torch.float64).numpy(),
+        jac=True,
+        method="SLSQP",
+        bounds=[(0, 1)] * 3,
+        constraints={"type": "eq", "fun": lambda w: w.sum() - 1, "jac": lambda w: w * 0 + 1},
+        options={"ftol": 1e-15, "maxiter": 500},
+    )
+    inner = torch.as_tensor(found.x).clamp(min=0)
+    corners = torch.eye(3, dtype=torch.float64)
+    best: Tensor = min([inner / inner.sum(), *corners], key=lambda w: float(objective(w)[0]))
+    return best
+
+
+def nll_of_weights(parts: Tensor, labels: Tensor) -> Objective:
+    told = parts[:, torch.arange(len(labels)), labels]
+
+    def objective(w: Tensor) -> tuple[Tensor, Tensor]:
+        log_p = (w.log()[:, None] + told).logsumexp(0)
+        return -log_p.mean(), -(told - log_p).exp().mean(1)
+
+    return objective
+
+
+def error_of_weights(parts: Tensor, labels: Tensor) -> Objective:
+    p, right = parts.exp().flatten(1), F.one_hot(labels, parts.shape[2]).to(parts).flatten()
+
+    def objective(w: Tensor) -> tuple[Tensor, Tensor]:
+        miss = w @ p - right
+        return miss.square().mean(), 2 * p @ miss / len(miss)
+
+    return objective
+
+
+@dataclass(frozen=True)
+class EnsembleTemperatureScaling:
+    """A temperature, and how far to trust it, the plain prediction and nothing at all."""
+
+    loss: Literal["nll", "mse"] = "nll"
+
+    def identity(self, num_classes: int) -> nn.Module:
+        return TemperatureEnsemble(torch.tensor(1.0), torch.tensor([0.0, 1.0, 0.0]))
+
+    def fit(self, log_probs: Tensor, labels: Tensor) -> nn.Module:
+        z, y = check_held_out(log_probs, labels, "ets")
+        t = solve_temperature(z, y) if self.loss == "nll" else solve_temperature_by_squares(z, y)
+        parts = three_parts(z, t)
+        w = solve_weights(nll_of_weights(parts, y) if self.loss == "nll" else error_of_weights(parts, y))
+        return TemperatureEnsemble(torch.tensor(t, dtype=torch.float64), w)
+
+
+METHODS = {
+    "ets": Method(
+        "ets",
+        posthoc=EnsembleTemperatureScaling(),
+        about="temperature, plain and uniform predictions mixed",
+        paper="Zhang, Kailkhura, Han",
+        venue="ICML 2020",
+        cost="one fit after training",
+    )
+}

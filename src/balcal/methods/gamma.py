@@ -1,0 +1,87 @@
+"""Ours: gamma of a finished BalCAL model, fitted once more on held-out data.
+
+    gamma = argmin of the NLL of the fused prediction, 0 <= gamma <= 1
+
+Training solves gamma for a balance of confidence and accuracy, mostly on the images it was trained on. Afterwards the
+validation split can say better how far to trust each classifier. The NLL is convex in gamma under both fusions.
+`--set posthoc.by=balance` solves conf(gamma) = acc(gamma) there instead, as `balcal-auto` does in training.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from scipy.optimize import minimize_scalar
+from torch import Tensor, nn
+
+from balcal import balance
+from balcal.core import BalcalError, Outputs, OutputsMap
+from balcal.fitting import check_held_out
+from balcal.recipe import Method
+
+
+class Refused(OutputsMap):
+    """Both branches fused anew; with the head's own weights until a gamma was fitted."""
+
+    gamma: Tensor
+
+    def __init__(self, gamma: float = float("nan")) -> None:
+        super().__init__()
+        self.register_buffer("gamma", torch.tensor(gamma))
+
+    def forward(self, outputs: Outputs) -> Tensor:
+        fitted = torch.stack([self.gamma, 1 - self.gamma]).to(outputs.weights)
+        return replace(outputs, weights=torch.where(self.gamma.isnan(), outputs.weights, fitted)).log_probs()
+
+    def extra_repr(self) -> str:
+        return f"gamma={float(self.gamma):.4f}"
+
+
+@dataclass(frozen=True)
+class RefitGamma:
+    """Gamma of lowest NLL, or of confidence equal to accuracy, on the validation split."""
+
+    by: Literal["nll", "balance"] = "nll"
+
+    def identity(self, num_classes: int) -> nn.Module:
+        return Refused()
+
+    def fit(self, log_probs: Tensor, labels: Tensor) -> nn.Module:
+        raise BalcalError("`gamma` needs the logits of both classifiers, not only their prediction: give it a model")
+
+    def fit_outputs(self, outputs: Outputs, labels: Tensor) -> OutputsMap:
+        if len(outputs.weights) != 2:
+            raise BalcalError("only a model with two classifiers has a gamma: use `ts`, or train with `balcal`")
+        _, labels = check_held_out(outputs.log_probs(), labels, "gamma")
+        wide = replace(outputs, logits=outputs.logits.cpu().double(), weights=outputs.weights.cpu().double())
+        return Refused(self._by_nll(wide, labels) if self.by == "nll" else self._by_balance(wide, labels))
+
+    def _by_nll(self, outputs: Outputs, labels: Tensor) -> float:
+        def nll(gamma: float) -> float:
+            weights = torch.tensor([gamma, 1 - gamma], dtype=torch.float64)
+            return -float(replace(outputs, weights=weights).log_probs().gather(1, labels[:, None]).mean())
+
+        found = minimize_scalar(nll, bounds=(0, 1), method="bounded", options={"xatol": 1e-10})
+        return min((float(found.x), 0.0, 1.0, float(outputs.weights[0])), key=nll)
+
+    def _by_balance(self, outputs: Outputs, labels: Tensor) -> float:
+        sums = balance.start_sums(129, torch.device("cpu"))
+        add = balance.add_gamma_logits if outputs.fusion == "logits" else balance.add_gamma_probs
+        standard, etf = outputs.logits
+        add(sums, standard, etf, labels)
+        curve = balance.Curve.of(sums, balance.gamma_grid(129, sums["conf"]))
+        return balance.solve_gamma(curve, delta=1.0).value
+
+
+METHODS = {
+    "gamma": Method(
+        "gamma",
+        posthoc=RefitGamma(),
+        about="gamma of a BalCAL model refitted on validation",
+        paper="Ours",
+        venue="balcal",
+        cost="one fit after training",
+    )
+}

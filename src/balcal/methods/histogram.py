@@ -1,0 +1,69 @@
+"""Zadrozny, Elkan: Obtaining calibrated probability estimates from decision trees and naive Bayesian classifiers.
+ICML 2001. One class against the rest:
+
+    q_k(p) = share of label k among the held-out samples whose p_k fell into the same bin as p
+
+with equal bins (a, b] over 0 to 1, p = 0 in the first. An empty bin says its centre. Frequencies are held between
+1/(2N) and 1 - 1/(2N) (see `balcal.piecewise`), and rows divided by their sum. The predicted class may change.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from balcal.core import BalcalError
+from balcal.fitting import check_held_out
+from balcal.piecewise import Piecewise
+from balcal.recipe import Method
+
+
+def frequencies(p: Tensor, right: Tensor, edges: Tensor) -> Tensor:
+    """(N, K) probabilities and (N, K) truths -> (K, bins).
+
+    >>> frequencies(torch.tensor([[0.2], [0.4], [0.5]]), torch.tensor([[0.0], [1.0], [1.0]]), torch.tensor([0.5]))
+    tensor([[0.6667, 0.7500]])
+    """
+    bins = len(edges) + 1
+    index = torch.searchsorted(edges, p.T.contiguous())
+    empty = p.new_zeros(p.shape[1], bins)
+    count = empty.scatter_add(1, index, torch.ones_like(p.T))
+    hits = empty.scatter_add(1, index, right.T)
+    centre = (torch.arange(bins).to(p) + 0.5) / bins
+    return torch.where(count > 0, hits / count.clamp(min=1), centre)
+
+
+@dataclass(frozen=True)
+class HistogramBinning:
+    """The frequency of each class in each of its bins."""
+
+    bins: int = 15
+
+    def __post_init__(self) -> None:
+        if self.bins < 1:
+            raise BalcalError(f"posthoc.bins must be at least 1, not {self.bins}")
+
+    def identity(self, num_classes: int) -> nn.Module:
+        return Piecewise.identity(num_classes, self.bins)
+
+    def fit(self, log_probs: Tensor, labels: Tensor) -> nn.Module:
+        z, y = check_held_out(log_probs, labels, "histogram", least=max(10, self.bins), each_class="frequencies")
+        n, k = z.shape
+        edges = torch.arange(1, self.bins).to(z) / self.bins
+        height = frequencies(z.softmax(1), nn.functional.one_hot(y, k).to(z), edges)
+        flat = torch.zeros_like(height)
+        return Piecewise(edges.repeat(k, 1), flat, height, flat, floor=1 / (2 * n))
+
+
+METHODS = {
+    "histogram": Method(
+        "histogram",
+        posthoc=HistogramBinning(),
+        about="frequencies in 15 bins for each class",
+        paper="Zadrozny, Elkan",
+        venue="ICML 2001",
+        cost="one fit after training",
+    )
+}

@@ -1,0 +1,86 @@
+"""Zadrozny, Elkan: Transforming Classifier Scores into Accurate Multiclass Probability Estimates. KDD 2002.
+Zhang, Kailkhura, Han: Mix-n-Match. ICML 2020 (the pooled form, IRM).
+
+    f = argmin over increasing f of sum ( f(p_ik) - 1[k = y_i] )^2
+
+`isotonic` pools all N x K entries into one f, so the order of the classes stays; ties are broken by + 1e-9 p.
+`isotonic-ovr` has one f_k for each class (IROVA) and may change the predicted class. Between the fitted points f is
+linear, outside it is flat, and it is held between 1/(2n) and 1 - 1/(2n), where n is the number of entries it was fitted
+on (see `balcal.piecewise`). Rows are then divided by their sum.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import pad
+
+from balcal.fitting import check_held_out
+from balcal.piecewise import Piecewise
+from balcal.recipe import Method
+
+
+def increasing(p: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    """The points (x, y) of the best increasing function, x rising.
+
+    >>> increasing(torch.tensor([0.1, 0.2, 0.3, 0.4]), torch.tensor([0.0, 1.0, 0.0, 1.0]))[1].tolist()
+    [0.0, 0.5, 0.5, 1.0]
+    """
+    from sklearn.isotonic import IsotonicRegression
+
+    fitted = IsotonicRegression(y_min=0, y_max=1, out_of_bounds="clip").fit(p.numpy(), right.numpy())
+    return torch.as_tensor(fitted.X_thresholds_), torch.as_tensor(fitted.y_thresholds_)
+
+
+def pieces(x: Tensor, y: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Edges, and left, height, slope of the pieces: flat, then from point to point, then flat.
+
+    To have `count` points, the last piece is repeated behind edges that no probability passes.
+    """
+    more = count - len(x)
+    edges, left, slope = pad(x, (0, more), value=2.0), pad(x[:-1], (1, 1 + more)), y.diff() / x.diff()
+    return edges, left, torch.cat([y[:1], y[:-1], y[-1:].expand(1 + more)]), pad(slope, (1, 1 + more))
+
+
+@dataclass(frozen=True)
+class IsotonicCalibration:
+    """One increasing function for all classes together, or (`pooled` False) one for each."""
+
+    pooled: bool = True
+
+    def identity(self, num_classes: int) -> nn.Module:
+        return Piecewise.identity(1 if self.pooled else num_classes)
+
+    def fit(self, log_probs: Tensor, labels: Tensor) -> nn.Module:
+        if self.pooled:
+            z, y = check_held_out(log_probs, labels, "isotonic")
+        else:
+            z, y = check_held_out(log_probs, labels, "isotonic-ovr", each_class="function")
+        p, right = z.softmax(1), nn.functional.one_hot(y, z.shape[1]).to(z)
+        columns = [(p.flatten(), right.flatten())] if self.pooled else list(zip(p.T, right.T, strict=True))
+        points = [increasing(*column) for column in columns]
+        count = max(len(x) for x, _ in points)
+        edges, left, height, slope = map(torch.stack, zip(*(pieces(x, v, count) for x, v in points), strict=True))
+        return Piecewise(edges, left, height, slope, floor=1 / (2 * len(columns[0][0])))
+
+
+METHODS = {
+    "isotonic": Method(
+        "isotonic",
+        posthoc=IsotonicCalibration(),
+        about="one increasing map of all probabilities",
+        paper="Zhang, Kailkhura, Han",
+        venue="ICML 2020",
+        cost="one fit after training",
+    ),
+    "isotonic-ovr": Method(
+        "isotonic-ovr",
+        posthoc=IsotonicCalibration(pooled=False),
+        about="an increasing map for each class",
+        paper="Zadrozny, Elkan",
+        venue="KDD 2002",
+        cost="one fit after training",
+    ),
+}

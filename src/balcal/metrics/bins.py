@@ -1,0 +1,145 @@
+"""Bins of the top label: everything that ECE and its relatives need, as three sums per bin."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.special import ndtr
+from torch import Tensor
+
+from balcal.core import BalcalError
+from balcal.metrics.inputs import Rows, TopLabels
+from balcal.metrics.streaming import Accumulator, zeros
+
+Floats = NDArray[np.float64]
+
+
+def bin_of(conf: Tensor, bins: int, dtype: torch.dtype | None = None) -> Tensor:
+    """The bin of each confidence, by the edges k / bins themselves: no rounding of a product decides.
+
+    The edges are rounded to the precision of the data, so that 0.2 lies on the edge 0.2 in float32 too.
+
+    >>> bin_of(torch.tensor([0.0, 0.2, 0.20001, 1.0]), 5)
+    tensor([0, 0, 1, 4])
+    """
+    if bins < 1:
+        raise BalcalError(f"there must be at least one bin, not {bins}")
+    edges = torch.arange(1, bins, device=conf.device).to(dtype or conf.dtype) / bins
+    return torch.bucketize(conf.contiguous(), edges.to(conf.dtype))
+
+
+@dataclass(frozen=True, eq=False)
+class BinTable:
+    """Per bin: how many samples, the sum of their confidences, how many are right. Empty bins weigh nothing."""
+
+    count: Floats
+    conf: Floats
+    right: Floats
+
+    @property
+    def samples(self) -> float:
+        return float(self.count.sum())
+
+    @property
+    def gaps(self) -> Floats:
+        """(sum of confidence - number right) / N: positive where the model is over-confident; |gaps| add up to ECE."""
+        return (self.conf - self.right) / self.samples
+
+    @property
+    def mean_gaps(self) -> Floats:
+        """confidence - accuracy inside each bin; 0 where it is empty."""
+        return (self.conf - self.right) / np.maximum(self.count, 1)
+
+    def ece(self) -> float:
+        return float(np.abs(self.gaps).sum())
+
+    def over(self) -> float:
+        return float(self.gaps.clip(min=0).sum())
+
+    def under(self) -> float:
+        return float((-self.gaps).clip(min=0).sum())
+
+    def mce(self) -> float:
+        return float(np.abs(self.mean_gaps).max())
+
+    def rmsce(self) -> float:
+        return math.sqrt(float(self.count @ self.mean_gaps**2) / self.samples)
+
+    def debiased_ece(self) -> float:
+        """ECE less what noise adds to it: a bin's gap m is seen with a standard error s, and E|N(m, s)| > |m|."""
+        acc = self.right / np.maximum(self.count, 1)
+        s = np.sqrt(acc * (1 - acc) / np.maximum(self.count, 1))
+        m = np.abs(self.mean_gaps)
+        z = np.divide(m, s, out=np.full_like(m, np.inf), where=s > 0)
+        folded = s * math.sqrt(2 / math.pi) * np.exp(-(z**2) / 2) + m * (1 - 2 * ndtr(-z))
+        return max(0.0, float(self.count @ (2 * m - folded)) / self.samples)
+
+    def figures(self) -> dict[str, float]:
+        return {
+            "accuracy": float(self.right.sum()) / self.samples,
+            "mean_confidence": float(self.conf.sum()) / self.samples,
+            "ece": self.ece(),
+            "mce": self.mce(),
+            "rmsce": self.rmsce(),
+            "debiased_ece": self.debiased_ece(),
+            "over_confidence": self.over(),
+            "under_confidence": self.under(),
+        }
+
+
+class BinSums(Accumulator):
+    """ECE, MCE, RMSCE, debiased ECE, their parts, accuracy and mean confidence, from 3 x 15 numbers.
+
+    >>> meter = BinSums(bins=2)
+    >>> meter.update(probs=[[0.5, 0.5], [0.6, 0.4]], labels=[0, 1])
+    >>> meter.update(probs=[[0.8, 0.2], [0.1, 0.9]], labels=[0, 1])
+    >>> round(meter.compute()["ece"], 6)
+    0.2
+    """
+
+    def __init__(self, bins: int = 15, device: torch.device | None = None) -> None:
+        super().__init__()
+        self.bins = bins
+        self.sums = {name: zeros(bins, device=device) for name in ("count", "conf", "right")}
+
+    def add_rows(self, rows: Rows) -> None:
+        top = rows.top()
+        self.add(top.conf, top.right, top.dtype)
+
+    def add(self, conf: Tensor, right: Tensor, dtype: torch.dtype | None = None) -> None:
+        """Without checks and without waiting for an accelerator."""
+        where, kind = bin_of(conf, self.bins, dtype), self.sums["count"].dtype
+        for name, values in (("count", torch.ones_like(conf)), ("conf", conf), ("right", right)):
+            self.sums[name].index_add_(0, where, values.to(kind))
+
+    def table(self) -> BinTable:
+        self.checked_count()
+        return BinTable(*(self.sums[name].cpu().double().numpy() for name in ("count", "conf", "right")))
+
+    def compute(self) -> dict[str, float]:
+        return self.table().figures()
+
+
+def bin_table(top: TopLabels, bins: int) -> BinTable:
+    sums = BinSums(bins)
+    sums.add(top.conf, top.right, top.dtype)
+    return sums.table()
+
+
+def equal_mass(top: TopLabels, bins: int) -> BinTable:
+    """Bins (lo, hi] between the order statistics of rank N/bins, 2N/bins, ...; equal confidences stay together."""
+    if bins < 1:
+        raise BalcalError(f"there must be at least one bin, not {bins}")
+    n = len(top)
+    ranks = torch.tensor([-(-k * n // bins) - 1 for k in range(1, bins)], dtype=torch.long).clamp(min=0)
+    edges = torch.from_numpy(np.sort(top.conf.numpy()))[ranks]
+    where = torch.bucketize(top.conf, edges)
+    right = top.right.double()
+    count, conf, hits = (
+        torch.bincount(where, weights, bins).numpy() for weights in (torch.ones_like(right), top.conf, right)
+    )
+    return BinTable(count, conf, hits)

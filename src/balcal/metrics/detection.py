@@ -1,0 +1,147 @@
+"""Telling two sets apart by a score: known from unknown images, right answers from wrong ones.
+
+Higher scores mean "more like the inside": confidence, negative entropy, energy with the sign that fits.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import rankdata
+
+from balcal.core import BalcalError
+from balcal.metrics.inputs import as_tensor, read
+from balcal.metrics.table import Metric
+
+Floats = NDArray[np.float64]
+
+
+def auroc(*, scores_in: Any, scores_out: Any) -> float:
+    """Chance that a sample from inside scores above one from outside, ties counted half. Higher is better.
+
+    >>> auroc(scores_in=[0.9, 0.8, 0.6], scores_out=[0.7, 0.6])  # 2 + 2 + 0.5 of 6 pairs
+    0.75
+    """
+    inside, outside = _scores(scores_in, scores_out)
+    ranks = rankdata(np.concatenate([inside, outside]))[: len(inside)].sum()
+    n, m = len(inside), len(outside)
+    return float((ranks - n * (n + 1) / 2) / (n * m))
+
+
+def fpr95(*, scores_in: Any, scores_out: Any, tpr: float = 0.95) -> float:
+    """Share of the outside that is let in by the highest threshold that lets in 95 % of the inside. Lower is better.
+
+    >>> fpr95(scores_in=[0.9, 0.8, 0.7, 0.6], scores_out=[0.95, 0.5, 0.4, 0.3])
+    0.25
+    """
+    inside, outside = _scores(scores_in, scores_out)
+    if not 0 < tpr <= 1:
+        raise BalcalError(f"tpr must lie in (0, 1], not {tpr}")
+    needed = max(1, int(np.ceil(tpr * len(inside) - 1e-9)))
+    threshold = np.sort(inside)[len(inside) - needed]
+    return float((outside >= threshold).mean())
+
+
+def aupr_in(*, scores_in: Any, scores_out: Any) -> float:
+    """Average precision with the inside as the positive class. Higher is better; chance is the inside's share.
+
+    >>> round(aupr_in(scores_in=[0.9, 0.7], scores_out=[0.8]), 6)  # (1/1 + 2/3) / 2
+    0.833333
+    """
+    return _average_precision(*_scores(scores_in, scores_out))
+
+
+def aupr_out(*, scores_in: Any, scores_out: Any) -> float:
+    """Average precision with the outside as the positive class. Higher is better; chance is the outside's share.
+
+    >>> aupr_out(scores_in=[0.9, 0.7], scores_out=[0.8])
+    0.5
+    """
+    inside, outside = _scores(scores_in, scores_out)
+    return _average_precision(-outside, -inside)
+
+
+def failure_auroc(*, probs: Any = None, log_probs: Any = None, labels: Any) -> float:
+    """Chance that a right answer is more confident than a wrong one. Higher is better; NaN if all are right or wrong.
+
+    >>> failure_auroc(probs=[[0.9, 0.1], [0.6, 0.4], [0.3, 0.7]], labels=[0, 1, 1])
+    1.0
+    """
+    top = read(probs, log_probs, labels).top()
+    if bool(top.right.all()) or not bool(top.right.any()):
+        return float("nan")
+    return auroc(scores_in=top.conf[top.right], scores_out=top.conf[~top.right])
+
+
+def _scores(*given: Any) -> tuple[Floats, Floats]:
+    inside, outside = (as_tensor(scores).cpu().double().numpy() for scores in given)
+    for name, scores in (("scores_in", inside), ("scores_out", outside)):
+        if scores.ndim != 1 or not len(scores):
+            raise BalcalError(f"{name} must be a list of at least one score, not an array of shape {scores.shape}")
+        if np.isnan(scores).any():
+            raise BalcalError(f"{name} contains NaN")
+    return inside, outside
+
+
+def _average_precision(positive: Floats, negative: Floats) -> float:
+    """sum over thresholds of (recall gained) x precision; a threshold takes all samples of one score."""
+    scores = np.concatenate([positive, negative])
+    order = np.argsort(-scores, kind="stable")
+    hits = np.cumsum(order < len(positive))
+    ends = np.flatnonzero(np.append(np.diff(scores[order]) != 0, True))
+    gained = np.diff(np.append(0, hits[ends]))
+    return float(gained @ (hits[ends] / (ends + 1)) / len(positive))
+
+
+class DetectionScores:
+    """AUROC, FPR95 and AUPR batch by batch. They rank, so every score is kept.
+
+    >>> meter = DetectionScores()
+    >>> meter.update(scores_in=[0.9, 0.8, 0.6])
+    >>> meter.update(scores_out=[0.7, 0.6])
+    >>> meter.compute()["auroc"]
+    0.75
+    """
+
+    def __init__(self) -> None:
+        self.inside: list[Floats] = []
+        self.outside: list[Floats] = []
+
+    def update(self, *, scores_in: Any = None, scores_out: Any = None) -> None:
+        for kept, scores in ((self.inside, scores_in), (self.outside, scores_out)):
+            if scores is not None:
+                kept.append(as_tensor(scores).cpu().double().numpy())
+
+    def merge(self, other: DetectionScores) -> None:
+        self.inside += other.inside
+        self.outside += other.outside
+
+    def compute(self) -> dict[str, float]:
+        if not self.inside or not self.outside:
+            raise BalcalError("there is nothing to tell apart yet: update with scores of both sets")
+        scores = {"scores_in": np.concatenate(self.inside), "scores_out": np.concatenate(self.outside)}
+        figures = (auroc, fpr95, aupr_in, aupr_out)
+        return {figure.__name__: figure(**scores) for figure in figures}
+
+
+_DETECT = "Hendrycks, Gimpel, ICLR 2017"
+_HIGH = {"scores": "higher is more like the inside"}
+
+METRICS = {
+    "auroc": Metric(auroc, "higher", "fraction", "P(in > out) + P(in = out)/2", _DETECT, _HIGH),
+    "fpr95": Metric(
+        fpr95,
+        "lower",
+        "fraction",
+        "P(out >= t), t the highest threshold with P(in >= t) >= 0.95",
+        "Liang, Li, Srikant, ICLR 2018",
+        {**_HIGH, "interpolation": "none"},
+    ),
+    "aupr_in": Metric(aupr_in, "higher", "fraction", "sum_t (R_t - R_{t-1}) P_t", _DETECT, {"positive": "inside"}),
+    "aupr_out": Metric(aupr_out, "higher", "fraction", "sum_t (R_t - R_{t-1}) P_t", _DETECT, {"positive": "outside"}),
+    "failure_auroc": Metric(
+        failure_auroc, "higher", "fraction", "P(conf right > conf wrong) + ties/2", _DETECT, {"score": "confidence"}
+    ),
+}

@@ -1,0 +1,40 @@
+"""What a metric is, beside its value: which way is better, in which unit, by which formula, and whose it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A row of the table that `balcal list metrics` prints."""
+
+    call: Callable[..., Any]
+    better: Literal["lower", "higher", "neither"]
+    unit: str
+    formula: str
+    reference: str
+    spec: Mapping[str, Any] = field(default_factory=dict)
+    """what must be said beside the number for it to mean something: bins, edges, norm"""
+
+    @property
+    def about(self) -> str:
+        """The first sentence of the docstring, less what `better` says."""
+        first = " ".join((self.call.__doc__ or "").strip().split("\n\n")[0].split())
+        return first.split(" Lower is better")[0].split(" Higher is better")[0]
+
+    def described(self) -> dict[str, Any]:
+        return {
+            "about": self.about,
+            "better": self.better,
+            "unit": self.unit,
+            "formula": self.formula,
+            "reference": self.reference,
+            **self.spec,
+        }
+
+
+UNIFORM = {"of": "top label", "bins": 15, "edges": "uniform, (lo, hi], 0 in the first and 1 in the last"}
+"""how the binned metrics of this package bin, unless told otherwise"""

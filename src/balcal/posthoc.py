@@ -1,0 +1,114 @@
+"""Calibrators for people with arrays, in the manner of scikit-learn, and for people with a trained model.
+
+    Calibrator("ts", inputs="logits").fit(z_held_out, y_held_out).predict_proba(z_test)
+    calibrate(model, held_out_loader, "ts")
+
+Every post-hoc method by its name: see `balcal list methods`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, replace
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+
+from balcal import registry
+from balcal.core import BalcalError, PostHoc
+from balcal.data.batches import LoaderBatches
+from balcal.evaluate import fit_posthoc
+from balcal.metrics.inputs import as_tensor, read
+from balcal.model import Model
+
+
+def spec_of(method: str, settings: Mapping[str, Any] | None = None) -> PostHoc:
+    """The post-hoc role of a method that changes nothing else, with its settings changed."""
+    found = registry.method(method)
+    if set(found.changes) != {"posthoc"}:
+        able = [name for name, each in registry.table("methods").items() if set(each.changes) == {"posthoc"}]
+        raise BalcalError(f"`{method}` is not applied after training; these are: {', '.join(able)}")
+    spec = found.posthoc
+    for name, value in (settings or {}).items():
+        known = [f.name for f in fields(spec)]  # type: ignore[arg-type]
+        if name not in known:
+            raise BalcalError(registry.unknown(f"setting of `{method}`", name, known))
+        spec = replace(spec, **{name: value})  # type: ignore[type-var]
+    return spec
+
+
+class Calibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """A post-hoc method on arrays (N, K). `inputs` says what they are: "probs", "log_probs" or "logits".
+
+    Three right and one wrong at odds of e^2 deserve odds of three to one:
+
+    >>> z = np.array([[2.0, 0.0]] * 12 + [[0.0, 2.0]] * 12)
+    >>> y = [0] * 9 + [1] * 3 + [1] * 9 + [0] * 3
+    >>> Calibrator("ts", inputs="logits").fit(z, y).predict_proba([[2.0, 0.0]]).round(4)
+    array([[0.75, 0.25]])
+    """
+
+    def __init__(
+        self,
+        method: str = "ts",
+        inputs: Literal["probs", "log_probs", "logits"] = "probs",
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.method = method
+        self.inputs = inputs
+        self.settings = settings
+
+    def fit(self, X: Any, y: Any) -> Calibrator:  # noqa: N803
+        """Fit on held-out predictions and their class indices."""
+        scores = self._scores(X)
+        labels = as_tensor(y)
+        self.map_ = spec_of(self.method, self.settings).fit(scores, labels)
+        self.classes_ = np.arange(scores.shape[1])
+        self.n_features_in_ = scores.shape[1]
+        return self
+
+    def predict_proba(self, X: Any) -> NDArray[np.float64]:  # noqa: N803
+        check_is_fitted(self, "map_")
+        scores = self._scores(X)
+        if scores.shape[1] != self.n_features_in_:
+            raise BalcalError(f"fitted on {self.n_features_in_} classes, asked about {scores.shape[1]}")
+        with torch.no_grad():
+            probs: NDArray[np.float64] = self.map_(scores).exp().numpy()
+        return probs
+
+    def predict(self, X: Any) -> NDArray[np.int64]:  # noqa: N803
+        chosen: NDArray[np.int64] = self.predict_proba(X).argmax(1)
+        return chosen
+
+    def _scores(self, given: Any) -> Tensor:
+        """Checked, as log-probabilities or logits in float64."""
+        if self.inputs == "logits":
+            scores = as_tensor(given).cpu().double()
+            if scores.ndim != 2 or not bool(scores.amax(1).isfinite().all()) or bool(scores.isnan().any()):
+                raise BalcalError(
+                    f"expected finite logits (N, K), got {tuple(scores.shape)}, or NaN or infinite values"
+                )
+            return scores
+        if self.inputs not in ("probs", "log_probs"):
+            raise BalcalError(f'inputs must be "probs", "log_probs" or "logits", not "{self.inputs}"')
+        table = {"probs": None, "log_probs": None} | {self.inputs: given}
+        rows = read(table["probs"], table["log_probs"], torch.zeros(len(given), dtype=torch.long))
+        for _ in rows.chunks():
+            pass  # reading checks
+        scores = rows.table.cpu().double()
+        return scores if rows.logs else scores.log()
+
+
+def calibrate(model: Model, loader: Iterable[Any], method: str = "ts") -> Model:
+    """Fit a post-hoc method on held-out data and make it part of the model: `model(x)` is calibrated from now on."""
+    device = model.head.weights.device
+    batches = LoaderBatches(loader, device, seed=0)
+    spec = spec_of(method)
+    model.posthoc = fit_posthoc(model, spec, batches).to(device)
+    model.method = replace(model.method, posthoc=spec)
+    return model

@@ -1,0 +1,57 @@
+"""Detection against scikit-learn, ties included."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from samples import awkward
+from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
+
+from balcal import metrics
+from balcal.core import BalcalError
+
+
+@given(st.integers(0, 10**6), st.integers(1, 60), st.integers(1, 60), st.sampled_from([1, 10, 10**9]))
+def test_agrees_with_scikit_learn(seed, n, m, levels):
+    rng = np.random.default_rng(seed)
+    inside, outside = (
+        (rng.integers(0, levels, n) / levels + 0.1).round(9),
+        (rng.integers(0, levels, m) / levels).round(9),
+    )
+    truth, scores = np.r_[np.ones(n), np.zeros(m)], np.r_[inside, outside]
+    given_as = {"scores_in": inside, "scores_out": torch.from_numpy(outside)}
+    assert metrics.auroc(**given_as) == pytest.approx(roc_auc_score(truth, scores), abs=1e-12)
+    assert metrics.aupr_in(**given_as) == pytest.approx(average_precision_score(truth, scores), abs=1e-12)
+    assert metrics.aupr_out(**given_as) == pytest.approx(average_precision_score(1 - truth, -scores), abs=1e-12)
+    fpr, tpr, _ = roc_curve(truth, scores, drop_intermediate=False)
+    assert metrics.fpr95(**given_as) == pytest.approx(fpr[np.argmax(tpr >= 0.95 - 1e-12)], abs=1e-12)
+
+
+def test_failure_auroc():
+    p, y = awkward(1)
+    right = p.argmax(1) == y
+    assert metrics.failure_auroc(probs=p, labels=y) == pytest.approx(roc_auc_score(right, p.max(1)))
+    assert np.isnan(metrics.failure_auroc(probs=[[0.9, 0.1]], labels=[0]))
+
+
+@given(st.integers(0, 10**6), st.integers(1, 19))
+def test_streaming_scores(seed, cut):
+    rng = np.random.default_rng(seed)
+    inside, outside = rng.random(20), rng.random(20)
+    first, second = metrics.DetectionScores(), metrics.DetectionScores()
+    first.update(scores_in=inside[:cut], scores_out=outside[cut:])
+    second.update(scores_out=outside[:cut])
+    second.update(scores_in=inside[cut:])
+    first.merge(second)
+    for name, value in first.compute().items():
+        assert value == pytest.approx(getattr(metrics, name)(scores_in=inside, scores_out=outside), abs=1e-12)
+
+
+def test_bad_scores_are_refused():
+    with pytest.raises(BalcalError, match="scores_out contains NaN"):
+        metrics.auroc(scores_in=[1.0], scores_out=[np.nan])
+    with pytest.raises(BalcalError, match="scores_in must be a list of at least one"):
+        metrics.fpr95(scores_in=[], scores_out=[1.0])
+    with pytest.raises(BalcalError, match="both sets"):
+        metrics.DetectionScores().compute()

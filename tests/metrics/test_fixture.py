@@ -1,0 +1,74 @@
+"""Real predictions: ten thousand images that a network had not seen, through everything that measures or mends."""
+
+import numpy as np
+import pytest
+import torch
+from shared_files import CIFAR_LABELS, CIFAR_PROBS, HUMAN_VOTES, needs
+
+import balcal
+from balcal import metrics, registry
+from balcal.core import Predictions
+from balcal.metrics.audit import audit
+
+pytestmark = needs(CIFAR_PROBS, CIFAR_LABELS)
+
+
+@pytest.fixture(scope="module")
+def fixture():
+    return np.load(CIFAR_PROBS)["probs"], np.load(CIFAR_LABELS)["test"].astype(np.int64)
+
+
+def test_every_metric(fixture):
+    p, y = fixture
+    told = metrics.summary(probs=p, labels=y)
+    assert told["accuracy"] == pytest.approx(0.9294, abs=1e-6)
+    assert told["ece"] == pytest.approx(0.0326, abs=5e-5)
+    for name, value in told.items():
+        assert np.isfinite(value), name
+        assert value == pytest.approx(getattr(metrics, name)(probs=p, labels=y), abs=1e-9), name
+    assert told["over_confidence"] + told["under_confidence"] == pytest.approx(told["ece"])
+    gap = told["mean_confidence"] - told["accuracy"]
+    for name in ("ece", "adaptive_ece", "smooth_ece", "ks"):
+        assert gap - 1e-9 <= told[name] <= told["mce"]
+    assert 0.8 < metrics.failure_auroc(probs=p, labels=y) < 1
+
+
+def test_the_verdict_and_the_audit(fixture):
+    p, y = fixture
+    judged = metrics.verdict(probs=p, labels=y)
+    assert judged.kind == "over"
+    assert judged.floor_high < judged.ece_interval[0] < judged.ece < judged.ece_interval[1]
+    assert 0.002 < judged.floor_mean < 0.006
+    found = {f.name: f.value for f in audit(probs=p, labels=y).findings}
+    assert found["Guo et al."] == pytest.approx(found["balcal"], abs=1e-6)
+    assert found["torchmetrics"] == pytest.approx(0.0326, abs=5e-4)
+
+
+@pytest.mark.parametrize("method", [n for n, m in registry.table("methods").items() if set(m.changes) == {"posthoc"}])
+def test_every_calibrator_mends_it(fixture, method):
+    if method == "gamma":
+        pytest.skip("gamma belongs to a model with two classifiers")
+    p, y = fixture
+    half = len(y) // 2
+    fitted = balcal.Calibrator(method).fit(p[:half], y[:half])
+    before = Predictions(torch.from_numpy(p[half:]).log(), torch.from_numpy(y[half:]))
+    after = Predictions(torch.from_numpy(fitted.predict_proba(p[half:])).log(), before.labels)
+    found = metrics.compare(before, after, resamples=200)
+    assert found.ece.value < 0
+    if method != "histogram":  # fifteen bins for each class lose too much
+        assert found.ece.high < 0
+        assert found.nll.high < 0
+
+
+@needs(HUMAN_VOTES)
+def test_the_distance_to_human_uncertainty(fixture):
+    """A temperature brings the network nearer to what people say, and people are nearest to themselves."""
+    p, y = fixture
+    votes = np.load(HUMAN_VOTES)["counts"]
+    half = len(y) // 2
+    cooler = balcal.Calibrator("ts").fit(p[:half], y[:half]).predict_proba(p[half:])
+    raw = metrics.soft_kl(probs=p[half:], soft_labels=votes[half:])
+    assert 0 < metrics.soft_kl(probs=cooler, soft_labels=votes[half:]) < raw
+    human = votes[half:] / votes[half:].sum(1, keepdims=True)
+    assert metrics.soft_kl(probs=human, soft_labels=votes[half:]) == pytest.approx(0, abs=1e-12)
+    assert metrics.soft_nll(probs=cooler, soft_labels=votes[half:]) >= metrics.entropy(probs=human)
