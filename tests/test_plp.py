@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from runs_helper import newest_state, same, trained, whole
+from runs_helper import newest_state, same, trained, trained_after_power_cut, whole
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -189,25 +189,11 @@ def test_short_runs_peel_too(tmp_path):
     assert moved == {"stem"}
 
 
-def test_resumed_in_mid_epoch_to_the_bit(tmp_path, monkeypatch):
+def test_resumed_in_mid_epoch_to_the_bit(tmp_path):
     """The stage is found again from the epoch alone."""
     settings = ["plan.epochs=4", "plan.optimiser=sgd", "plan.weight_decay=1e-3", "plan.lr=0.05"]
     whole_run = trained("balcal+plp", tmp_path / "a", settings=settings)
-    from balcal import train
-
-    calls, real = [], train.set_rate
-
-    def breaks(*arguments):
-        calls.append(1)
-        if len(calls) == 2 * 15 + 7:
-            raise RuntimeError("power cut")
-        real(*arguments)
-
-    monkeypatch.setattr(train, "set_rate", breaks)
-    with pytest.raises(RuntimeError, match="power cut"):
-        trained("balcal+plp", tmp_path / "b", settings=settings, save_every=0)
-    monkeypatch.setattr(train, "set_rate", real)
-    resumed = trained("balcal+plp", tmp_path / "b", settings=settings)
+    resumed = trained_after_power_cut("balcal+plp", tmp_path / "b", 2 * 15 + 7, settings)
     assert same(whole(whole_run), whole(resumed))
     assert newest_state(resumed)["epoch"] == 4
 

@@ -166,17 +166,19 @@ def show(
         return
     found = registry.method(method)
     if json:
-        told = describe(found) | found.card() | {"remarks": found.remarks()}
+        told = describe(found) | found.card() | {"parent": found.starts_from, "remarks": found.remarks()}
         print(_json.dumps(told, indent=2, ensure_ascii=False))
         return
     print(f"{found.name}: {found.about}\n")
     for role, owner in found.changes.items():
-        print(f"  {role:<13}{getattr(found, role)}" + (f"   (by {owner})" if owner != found.name else ""))
+        value = found.starts_from if role == "parent" else getattr(found, role)
+        print(f"  {role:<13}{value}" + (f"   (by {owner})" if owner != found.name else ""))
     if not found.changes:
         print("  changes nothing")
     for remark in found.remarks():
         print(f"\n  {remark}")
-    for module in dict.fromkeys(type(getattr(found, role)).__module__ for role in found.changes):
+    roles = [role for role in found.changes if role != "parent"]
+    for module in dict.fromkeys(type(getattr(found, role)).__module__ for role in roles):
         print(f"\n{sys.modules[module].__doc__}")
 
 

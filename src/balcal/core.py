@@ -144,12 +144,29 @@ class Backbone(Protocol):
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor: ...
 
 
+class Parent(Protocol):
+    """The finished run that a training starts from."""
+
+    @property
+    def epochs(self) -> Sequence[int]:
+        """those whose weights were kept, the last of all among them"""
+        ...
+
+    @property
+    def chosen(self) -> int: ...
+    def weights(self, epoch: int) -> Mapping[str, Tensor]: ...
+
+
 class Classifier(Protocol):
     """As much of the model as a role may touch."""
 
     num_classes: int
     head: Head
     backbone: nn.Module
+    parent: Parent | None
+
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> Any: ...
 
 
 # The seven roles. Each is a single call or a small value; a Method fills those that it changes.
@@ -184,13 +201,14 @@ class HeadSpec(Protocol):
 
 
 class BeforeEpoch(Protocol):
-    """(model, epoch, of how many): freeze what is not to be trained in the coming epoch.
+    """(model, epoch, of how many): freeze what is not to be trained in the coming epoch, or begin it with new weights.
 
-    Called before each epoch and again on resuming, so it must follow from its arguments alone. What it freezes is free
-    again when training ends.
+    The model is in training mode; a part that is put into eval mode here stays so for the epoch. Torch's generator is
+    set from (seed, epoch). Called before each epoch and again on resuming, so it must follow from its arguments alone.
+    What it freezes is free again when training ends. True: weights were set anew, so the optimiser starts afresh.
     """
 
-    def __call__(self, model: Classifier, epoch: int, epochs: int) -> None: ...
+    def __call__(self, model: Classifier, epoch: int, epochs: int) -> bool | None: ...
 
 
 class Tally(Protocol):
@@ -226,6 +244,14 @@ class IdleWithin(Protocol):
 
     @property
     def idle_within(self) -> float: ...
+
+
+@runtime_checkable
+class AsksOfParent(Protocol):
+    """A `BeforeEpoch` that needs its parent's run trained with certain settings, written as for `--set`."""
+
+    @property
+    def parent_settings(self) -> tuple[str, ...]: ...
 
 
 @runtime_checkable

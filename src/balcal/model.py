@@ -10,7 +10,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from balcal import registry
-from balcal.core import Backbone, BalcalError, Outputs, OutputsMap, Record, Sums, check_labels
+from balcal.core import Backbone, BalcalError, Outputs, OutputsMap, Parent, Record, Sums, check_labels
 from balcal.devices import World, current_world
 from balcal.methods.vanilla import VANILLA
 from balcal.recipe import Method, Recipe
@@ -38,6 +38,8 @@ class Model(nn.Module):
             raise BalcalError("adapter=conv needs a backbone with forward_features and forward_head, as timm's have")
         self.head = method.head(features, num_classes, learnable, getattr(backbone, "map_channels", None))
         self.posthoc = method.posthoc.identity(num_classes)
+        self.parent: Parent | None = None
+        """the run whose weights this model starts from, while it is being trained"""
         self._sums: Sums | None = None
 
     def features(self, x: Tensor) -> tuple[Tensor, Tensor]:
