@@ -49,6 +49,6 @@ def drifted(step):
     """How far a loss may be from the recorded one on another CPU: rounding grows from step to step.
 
     With the plainest instructions of this one (ATEN_CPU_CAPABILITY=default, ONEDNN_MAX_CPU_ISA=SSE41) the largest
-    difference of 45 methods was 3e-5. What changes a formula moves the first loss by more than 1e-3.
+    difference of 41 methods was 7e-6. A focal gamma of 2.95 in place of 3, or a KL that is 2 % off, is noticed.
     """
     return 2e-4 * (1 + step)
