@@ -5,8 +5,10 @@ import os
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 
+from balcal import train
 from balcal.registry import recipe
 from balcal.sessions import train_recipe
 
@@ -24,6 +26,23 @@ def train_often_saved(method, out, settings, errors):
     with open(errors, "a") as file:
         os.dup2(file.fileno(), 2)
     trained(method, out, settings=settings, save_every=0.05)
+
+
+def trained_after_power_cut(method, out, step, settings=()):
+    """Interrupted before its n-th optimiser step, counted over all stages, then resumed."""
+    steps, real = [], train.set_rate
+
+    def breaks(*arguments):
+        steps.append(1)
+        if len(steps) == step:
+            raise RuntimeError("power cut")
+        real(*arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(train, "set_rate", breaks)
+        with pytest.raises(RuntimeError, match="power cut"):
+            trained(method, out, settings=settings, save_every=0)
+    return trained(method, out, settings=settings)
 
 
 def whole(run):

@@ -27,7 +27,7 @@ def torchrun(*arguments):
     return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
 
 
-@pytest.mark.parametrize("method", ["balcal", "balcal-auto"])
+@pytest.mark.parametrize("method", ["balcal", "balcal-auto", "balcal-k+mixup", "balcal+plp"])
 def test_both_ranks_agree_and_shards_do_not_overlap(method, tmp_path):
     done = torchrun(str(Path(__file__).parent / "two_ranks.py"), method, str(tmp_path), "plan.epochs=3")
     assert done.returncode == 0, done.stderr[-3000:]
@@ -39,15 +39,16 @@ def test_both_ranks_agree_and_shards_do_not_overlap(method, tmp_path):
     assert set(first["seen"]).isdisjoint(second["seen"])
 
 
-def test_two_processes_give_what_one_gives(tmp_path):
+@pytest.mark.parametrize("method", ["balcal", "balcal+plp"])
+def test_two_processes_give_what_one_gives(method, tmp_path):
     """`cnn-8` has no BatchNorm, so nothing but rounding may depend on how batches are shared out."""
-    command = ["train", "digits", "balcal", "--out", str(tmp_path / "two"), "--json"]
+    command = ["train", "digits", method, "--out", str(tmp_path / "two"), "--json"]
     for setting in SETTINGS:
         command += ["--set", setting]
     done = torchrun("-m", "balcal", *command)
     assert done.returncode == 0, done.stderr[-3000:]
     two = json.loads(done.stdout)
-    one = trained("balcal", tmp_path / "one", settings=SETTINGS)
+    one = trained(method, tmp_path / "one", settings=SETTINGS)
     figures = json.loads((one / "metrics.json").read_text())
     for name in ("accuracy", "nll", "ece", "mean_confidence"):
         assert two["test"][name] == pytest.approx(figures["test"][name], abs=1e-4), name

@@ -15,7 +15,7 @@ FLOORS = [
     ["registry"],
     ["model", "optimise", "health", "progress"],
     ["runs"],
-    ["evaluate", "train", "report"],
+    ["evaluate", "train", "stages", "report"],
     ["sessions", "posthoc"],
     ["demo", "offline"],
     ["cli"],

@@ -139,16 +139,19 @@ def list_(
     """What there is, by name."""
     from balcal import registry
 
+    table = registry.table(kind)
     if kind == "metrics":
-        _list_metrics(registry.table(kind), json)
+        _list_metrics(table, json)
         return
-    entries = {name: _about(entry) for name, entry in registry.table(kind).items()}
     if json:
-        print(_json.dumps(entries, indent=2))
-        return
-    width = max(map(len, entries))
-    for name, about in entries.items():
-        print(f"{name:<{width}}  {about}")
+        told = {name: entry.card() if kind == "methods" else _about(entry) for name, entry in table.items()}
+        print(_json.dumps(told, indent=2, ensure_ascii=False))
+    elif kind == "methods":
+        _print_methods(table)
+    else:
+        width = max(map(len, table))
+        for name, entry in table.items():
+            print(f"{name:<{width}}  {_about(entry)}")
 
 
 @app.command()
@@ -164,14 +167,19 @@ def show(
         return
     found = registry.method(method)
     if json:
-        print(_json.dumps(describe(found), indent=2))
+        told = describe(found) | found.card() | {"parent": found.starts_from, "remarks": found.remarks()}
+        print(_json.dumps(told, indent=2, ensure_ascii=False))
         return
     print(f"{found.name}: {found.about}\n")
     for role, owner in found.changes.items():
-        print(f"  {role:<13}{getattr(found, role)}" + (f"   (by {owner})" if owner != found.name else ""))
+        value = found.starts_from if role == "parent" else getattr(found, role)
+        print(f"  {role:<13}{value}" + (f"   (by {owner})" if owner != found.name else ""))
     if not found.changes:
         print("  changes nothing")
-    for module in dict.fromkeys(type(getattr(found, role)).__module__ for role in found.changes):
+    for remark in found.remarks():
+        print(f"\n  {remark}")
+    roles = [role for role in found.changes if role != "parent"]
+    for module in dict.fromkeys(type(getattr(found, role)).__module__ for role in roles):
         print(f"\n{sys.modules[module].__doc__}")
 
 
@@ -201,6 +209,21 @@ def _about(entry: Any) -> str:
     """One line: what the entry says of itself, or the first line of its docstring."""
     told = getattr(entry, "about", None) or getattr(entry, "source", None) or getattr(entry, "func", entry).__doc__
     return str(told).strip().split("\n")[0]
+
+
+def _print_methods(table: Mapping[str, Any]) -> None:
+    """A table of 120 columns."""
+    from rich.console import Console
+    from rich.table import Table
+
+    shown = Table(box=None, pad_edge=False)
+    for title, widest in (("name", 16), ("paper", 19), ("venue", 12), ("what it changes", 42), ("cost", 23)):
+        shown.add_column(title, max_width=widest, no_wrap=title in ("name", "paper", "venue"))
+    for name, method in table.items():
+        first, *more = method.paper.split(", ")
+        authors = f"{first} et al." if len(more) > 1 else " & ".join((first, *more))
+        shown.add_row(name, authors, method.venue, method.about, method.cost)
+    Console(width=120, highlight=False, soft_wrap=False).print(shown)
 
 
 def _list_metrics(metrics: Mapping[str, Any], as_json: bool) -> None:

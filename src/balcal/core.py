@@ -92,7 +92,8 @@ class Term:
     outputs: Outputs
     labels: Tensor
     counts: bool = True
-    """whether outputs and labels belong together closely enough for a tally to count them"""
+    """whether outputs and labels belong together closely enough for a tally to count them; if no term does, the batch
+    is counted as it came, by a forward pass of its own"""
 
 
 Resolve = Callable[[Outputs], Sequence[Term]]
@@ -125,8 +126,8 @@ class Head(nn.Module):
         self._fusion = "logits" if bool(self.fuse_logits) else "probs"
 
     def outputs(self, *logits: Tensor) -> Outputs:
-        """Pack the branches' logits, in float32 whatever the network computed in."""
-        return Outputs(torch.stack(logits).float(), self.weights, self.loss_weights, self.fusion)
+        """Pack the branches' logits, at least in float32 whatever the network computed in."""
+        return Outputs(at_least_float32(torch.stack(logits)), self.weights, self.loss_weights, self.fusion)
 
     def forward(self, features: Tensor, feature_map: Tensor | None) -> Outputs:
         """`features` (N, D); `feature_map` (N, C, H, W) where the backbone has one, for heads that look at places."""
@@ -143,19 +144,36 @@ class Backbone(Protocol):
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor: ...
 
 
+class Parent(Protocol):
+    """The finished run that a training starts from."""
+
+    @property
+    def epochs(self) -> Sequence[int]:
+        """those whose weights were kept, the last of all among them"""
+        ...
+
+    @property
+    def chosen(self) -> int: ...
+    def weights(self, epoch: int) -> Mapping[str, Tensor]: ...
+
+
 class Classifier(Protocol):
     """As much of the model as a role may touch."""
 
     num_classes: int
     head: Head
     backbone: nn.Module
+    parent: Parent | None
+
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> Any: ...
 
 
 # The seven roles. Each is a single call or a small value; a Method fills those that it changes.
 
 
 class Loss(Protocol):
-    """(logits (N, K), labels (N,)) -> mean over samples, a scalar."""
+    """(logits (N, K), labels (N,)) -> mean over samples, a scalar; in float32 at least."""
 
     def __call__(self, logits: Tensor, labels: Tensor) -> Tensor: ...
 
@@ -183,9 +201,14 @@ class HeadSpec(Protocol):
 
 
 class BeforeEpoch(Protocol):
-    """(model, progress in [0, 1]): change what is trained in the coming epoch."""
+    """(model, epoch, of how many): freeze what is not to be trained in the coming epoch, or begin it with new weights.
 
-    def __call__(self, model: Classifier, progress: float) -> None: ...
+    The model is in training mode; a part that is put into eval mode here stays so for the epoch. Torch's generator is
+    set from (seed, epoch). Called before each epoch and again on resuming, so it must follow from its arguments alone.
+    What it freezes is free again when training ends. True: weights were set anew, so the optimiser starts afresh.
+    """
+
+    def __call__(self, model: Classifier, epoch: int, epochs: int) -> bool | None: ...
 
 
 class Tally(Protocol):
@@ -210,6 +233,42 @@ class PostHoc(Protocol):
 
     def identity(self, num_classes: int) -> nn.Module: ...
     def fit(self, log_probs: Tensor, labels: Tensor) -> nn.Module: ...
+
+
+# What a role may say of itself, so that a combination without effect can be pointed out (`Method.remarks`).
+
+
+@runtime_checkable
+class IdleWithin(Protocol):
+    """A loss that is plain cross-entropy as long as every logit lies in [-idle_within, idle_within]."""
+
+    @property
+    def idle_within(self) -> float: ...
+
+
+@runtime_checkable
+class AsksOfParent(Protocol):
+    """A `BeforeEpoch` that needs its parent's run trained with certain settings, written as for `--set`."""
+
+    @property
+    def parent_settings(self) -> tuple[str, ...]: ...
+
+
+@runtime_checkable
+class Bounded(Protocol):
+    """A head that can say how large the logits of each of its branches can get; infinity where there is no bound."""
+
+    @property
+    def logit_bounds(self) -> tuple[float, ...]: ...
+
+
+def at_least_float32(logits: Tensor) -> Tensor:
+    """Half precision is too coarse for a loss; what is finer than float32 stays.
+
+    >>> at_least_float32(torch.zeros(1, dtype=torch.bfloat16)).dtype, at_least_float32(torch.zeros(1).double()).dtype
+    (torch.float32, torch.float64)
+    """
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
 @runtime_checkable

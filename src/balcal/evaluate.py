@@ -20,7 +20,7 @@ from balcal.metrics.summary import summary
 from balcal.metrics.verdict import compare, verdict
 from balcal.model import Model, as_method, build
 from balcal.randomness import own_randomness
-from balcal.recipe import AFTER_TRAINING, Method, Task, describe
+from balcal.recipe import Method, Task, describe
 from balcal.runs import Run
 
 
@@ -116,7 +116,8 @@ def evaluate(run: Run, method: Method, device: torch.device) -> dict[str, Any]:
     history = run.history()
     epoch = method.select(history)
     fitted, test, before = calibrated_predictions(run, method, device)
-    after = "".join(f"+{name}" for role, name in method.changes.items() if role in AFTER_TRAINING)
+    later = [name for role, name in method.changes.items() if role not in run.recipe.method.changes]
+    after = "".join(f"+{name}" for name in later)
     posthoc = {"name": method.changes.get("posthoc"), "spec": describe(method.posthoc), "fitted_on": "calibrate"}
     figures = {
         "task": run.recipe.task.name,

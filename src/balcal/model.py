@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any, cast
 
 import torch
 from torch import Generator, Tensor, nn
 
 from balcal import registry
-from balcal.core import Backbone, BalcalError, Outputs, OutputsMap, Record, Sums, check_labels
+from balcal.core import Backbone, BalcalError, Outputs, OutputsMap, Parent, Record, Sums, check_labels
 from balcal.devices import World, current_world
 from balcal.methods.vanilla import VANILLA
 from balcal.recipe import Method, Recipe
@@ -38,6 +38,8 @@ class Model(nn.Module):
             raise BalcalError("adapter=conv needs a backbone with forward_features and forward_head, as timm's have")
         self.head = method.head(features, num_classes, learnable, getattr(backbone, "map_channels", None))
         self.posthoc = method.posthoc.identity(num_classes)
+        self.parent: Parent | None = None
+        """the run whose weights this model starts from, while it is being trained"""
         self._sums: Sums | None = None
 
     def features(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -85,12 +87,9 @@ class Model(nn.Module):
                 raise BalcalError(f"`{self.method.name}` balances on validation data: call end_epoch(val_loader)")
             self._sums = tally.start(self)
             device = self.head.weights.device
-            was_training = self.training
-            self.eval()
-            with torch.no_grad():
+            with evaluating(self), torch.no_grad():
                 for images, labels in val_loader:
                     tally.add(self._sums, self(images.to(device), branches=True), labels.to(device))
-            self.train(was_training)
         if self._sums is None:
             raise BalcalError(
                 "nothing was counted in this epoch: call model.loss(x, y) for each batch before end_epoch()"
@@ -108,14 +107,34 @@ def batch_loss(
     outputs: Outputs = network(inputs, branches=True)
     terms = resolve(outputs)
     if sums is not None and method.tally is not None:
-        for term in terms:
-            if term.counts:
-                method.tally.add(sums, term.outputs, term.labels)
+        counted = [(term.outputs, term.labels) for term in terms if term.counts]
+        for seen, true in counted or [(as_in_use(network, images), labels)]:
+            method.tally.add(sums, seen, true)
     total = torch.as_tensor(outputs.penalty)
     for term in terms:
         for share, logits in zip(term.outputs.loss_weights, term.outputs.logits, strict=True):
             total = total + (term.weight * share) * method.loss(logits, term.labels)
     return total
+
+
+def as_in_use(network: nn.Module, images: Tensor) -> Outputs:
+    """What the model would say of images that were mixed for training; nothing in it changes."""
+    model = getattr(network, "module", network)  # the distributed wrapper would exchange buffers
+    with evaluating(model), torch.no_grad():
+        outputs: Outputs = model(images, branches=True)
+    return outputs
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """In eval mode for a while; afterwards every part is in the mode that it was in, also where they differ."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
 
 
 def finish_tally(model: Model, sums: Sums, world: World) -> Record:

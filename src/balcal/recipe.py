@@ -9,11 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
-from balcal.core import BalcalError, BeforeEpoch, HeadSpec, Loss, Mix, PostHoc, Select, Tally
+from balcal.core import BalcalError, BeforeEpoch, Bounded, HeadSpec, IdleWithin, Loss, Mix, PostHoc, Select, Tally
 
 ROLES = ("loss", "mix", "head", "before_epoch", "tally", "select", "posthoc")
 AFTER_TRAINING = ("select", "posthoc")
 """Roles that only read what training left behind."""
+
+THE_REST = "*"
+"""As a parent: whatever the method is joined with."""
 
 
 UNSET: Any = None
@@ -35,13 +38,22 @@ class Method:
     tally: Tally | None = None
     select: Select = UNSET
     posthoc: PostHoc = UNSET
+    parent: str | None = None
+    """the method whose finished run, of the same task and seed, this one starts from"""
+    settings: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    """what it changes of a task's plan, unless the task or the user says otherwise"""
     about: str = field(default="", compare=False)
+    """what it changes, in a few words"""
+    paper: str = field(default="", compare=False)
+    venue: str = field(default="", compare=False)
+    cost: str = field(default="none", compare=False)
+    """what it takes beyond plain training"""
     origin: tuple[tuple[str, str], ...] | None = field(default=None, compare=False, repr=False)
     """(role, name of the method that changed it)"""
 
     def __post_init__(self) -> None:
         if self.origin is None:
-            set_here = tuple((role, self.name) for role in ROLES if getattr(self, role) is not None)
+            set_here = tuple((role, self.name) for role in (*ROLES, "parent") if getattr(self, role) is not None)
             object.__setattr__(self, "origin", set_here)
 
     @property
@@ -53,6 +65,19 @@ class Method:
         """
         return dict(self.origin or ())
 
+    @property
+    def starts_from(self) -> str | None:
+        """The name of the method whose run comes first, if any.
+
+        >>> (Method("a", loss=len) + Method("b", parent=THE_REST)).starts_from
+        'a'
+        """
+        if self.parent != THE_REST:
+            return self.parent
+        mine = self.changes["parent"]
+        others = (name for role, name in self.changes.items() if role not in AFTER_TRAINING and name != mine)
+        return "+".join(dict.fromkeys(others)) or "vanilla"
+
     def __add__(self, other: Method) -> Method:
         for role in self.changes:
             if role in other.changes:
@@ -63,7 +88,10 @@ class Method:
         return replace(
             self,
             name=f"{self.name}+{other.name}",
-            about="; ".join(filter(None, (self.about, other.about))),
+            about=_joined("; ", self.about, other.about),
+            paper=_joined("; ", self.paper, other.paper),
+            venue=_joined("; ", self.venue, other.venue),
+            cost=_joined("; ", *(cost for cost in (self.cost, other.cost) if cost != "none")) or "none",
             origin=(*self.changes.items(), *other.changes.items()),
             **{role: getattr(other, role) for role in other.changes},
         )
@@ -71,16 +99,45 @@ class Method:
     def __str__(self) -> str:
         return self.name
 
+    def card(self) -> dict[str, Any]:
+        """What a person wants to know of it, as plain data."""
+        facts = {name: getattr(self, name) for name in ("about", "paper", "venue", "cost")}
+        return facts | {"changes": list(self.changes)}
+
+    def remarks(self) -> list[str]:
+        """Where the parts of this method cannot have an effect on each other."""
+        if not isinstance(self.loss, IdleWithin) or not isinstance(self.head, Bounded):
+            return []
+        if getattr(self.tally, "moves_bounds", False):
+            return []
+        idle, bounds = self.loss.idle_within, self.head.logit_bounds
+        return [
+            f"`{self.changes['loss']}` has no effect on branch {number} of {len(bounds)}: logits stay within "
+            f"±{bound:g} there, and up to ±{idle:g} its loss is plain cross-entropy"
+            for number, bound in enumerate(bounds, 1)
+            if bound <= idle
+        ]
+
     def for_training(self) -> Method:
-        """Without what is not part of training, so that `balcal+ts` finds the run of `balcal`."""
-        origin = tuple((role, name) for role, name in self.changes.items() if role not in AFTER_TRAINING)
-        name = "+".join(dict.fromkeys(name for _, name in origin)) or "vanilla"
-        return replace(self, name=name, origin=origin, select=UNSET, posthoc=UNSET)
+        """Without what is not part of training, so that `balcal+ts` finds the run of `balcal`.
+
+        A method that changes training and brings its own `select` keeps it: which weights stay depends on it.
+        """
+        trained = dict.fromkeys(name for role, name in self.changes.items() if role not in AFTER_TRAINING)
+        kept = [role for role, name in self.changes.items() if role != "posthoc" and name in trained]
+        origin = tuple((role, self.changes[role]) for role in kept)
+        without = {role: UNSET for role in AFTER_TRAINING if role not in kept}
+        return replace(self, name="+".join(trained) or "vanilla", origin=origin, **without)
 
     def filled(self, defaults: Method) -> Method:
         """Every role filled: mine, or else the default's. What I change stays the same."""
         missing = {role: getattr(defaults, role) for role in ROLES if getattr(self, role) is None}
         return replace(self, **missing)
+
+
+def _joined(between: str, *texts: str) -> str:
+    """What both say, each thing once."""
+    return between.join(dict.fromkeys(filter(None, texts)))
 
 
 @dataclass(frozen=True)
@@ -104,8 +161,8 @@ class Plan:
     """batches per optimiser step"""
     precision: Literal["fp32", "bf16"] = "fp32"
     compile: bool = False
-    keep: Literal["best", "all"] = "best"
-    """whose weights stay on disk: the best epoch's, or every epoch's"""
+    keep: Literal["best", "all"] | int = "best"
+    """whose weights stay on disk: the best epoch's, or every epoch's, or every n-th epoch's and the best one's"""
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "accumulate"):
@@ -113,6 +170,19 @@ class Plan:
                 raise BalcalError(f"plan.{name} must be at least 1, not {getattr(self, name)}")
         if not self.lr > 0:
             raise BalcalError(f"plan.lr must be above 0, not {self.lr}")
+        if isinstance(self.keep, int) and self.keep < 1:
+            raise BalcalError(f"plan.keep must be best, all or a number from 1 on, not {self.keep}")
+
+    def kept(self, epochs: int) -> set[int]:
+        """Of the first so many epochs, those whose weights stay, however good or bad they are.
+
+        >>> Plan(epochs=10, keep=4).kept(10), Plan(epochs=10, keep=4).kept(5), Plan().kept(10)
+        ({1, 5, 9}, {1}, set())
+        """
+        if self.keep == "best":
+            return set()
+        every = 1 if self.keep == "all" else self.keep
+        return {epoch for epoch in range(epochs) if (self.epochs - 1 - epoch) % every == 0}
 
 
 @dataclass(frozen=True)
@@ -141,11 +211,15 @@ class Recipe:
     task: Task
     method: Method
     seed: int = 0
+    parent: Recipe | None = None
+    """of the run that this one starts from"""
     overrides: tuple[str, ...] = field(default=(), compare=False)
 
     def for_training(self) -> Recipe:
-        kept = tuple(o for o in self.overrides if o.split(".")[0] not in AFTER_TRAINING)
-        return replace(self, method=self.method.for_training(), overrides=kept)
+        method = self.method.for_training()
+        dropped = [role for role in AFTER_TRAINING if role not in method.changes]
+        kept = tuple(o for o in self.overrides if o.split(".")[0] not in dropped)
+        return replace(self, method=method, parent=self.parent and self.parent.for_training(), overrides=kept)
 
     def address(self) -> str:
         """Where the run of this recipe lives: the same question finds the same answer."""
@@ -157,6 +231,8 @@ def describe(value: Any) -> Any:
     """A record as plain JSON: its kind and its fields, comments left out."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         shown = {f.name: describe(getattr(value, f.name)) for f in fields(value) if f.compare}
+        if shown.get("parent", 0) is None:
+            del shown["parent"]  # runs without one keep the address that they had before there were any
         return {"kind": type(value).__name__} | shown
     if isinstance(value, (list, tuple)):
         return [describe(v) for v in value]

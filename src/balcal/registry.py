@@ -14,7 +14,7 @@ from typing import Any, get_type_hints
 from pydantic import TypeAdapter, ValidationError
 from torch import nn
 
-from balcal.core import BalcalError
+from balcal.core import AsksOfParent, BalcalError
 from balcal.data.catalog import Dataset
 from balcal.methods.vanilla import VANILLA
 from balcal.recipe import ROLES, Method, Recipe, Task
@@ -27,6 +27,7 @@ KINDS = {
     "metrics": "METRICS",
 }
 _FOLDERS = {"datasets": "data"}
+FOR_PARENT = "parent."
 
 
 @cache
@@ -89,18 +90,39 @@ def task(name: str) -> Task:
 
 
 def recipe(task_name: str, method_name: str, seed: int = 0, overrides: Iterable[str] = ()) -> Recipe:
-    """A recipe by names: the task's tuned settings for each part of the method, then the overrides on top."""
+    """A recipe by names: each part's own settings and those that the task has tuned for it, then the overrides on top.
+
+    `plan` and `task` overrides hold for a parent's run as well; `parent.plan.epochs=9` is for the parent alone.
+    """
     made = Recipe(task(task_name), method(method_name), seed)
-    for part in method_name.split("+"):
-        for path, value in made.task.tuned.get(part.strip(), {}).items():
+    for part in map(str.strip, method_name.split("+")):
+        brought: Mapping[str, Any] = table("methods")[part].settings
+        for path, value in {**brought, **made.task.tuned.get(part, {})}.items():
             made = override(made, path, value)
-    overrides = tuple(overrides)
+    overrides = tuple(text.strip() for text in overrides)
     for text in overrides:
         path, equals, value = text.partition("=")
         if not equals:
             raise BalcalError(f"`{text}` is not a setting: write it as name.field=value")
-        made = override(made, path.strip(), value.strip())
-    return replace(made, overrides=overrides)
+        if not path.startswith(FOR_PARENT):
+            made = override(made, path.strip(), value.strip())
+        elif made.method.starts_from is None:
+            raise BalcalError(f"`{path}` cannot be set: method `{method_name}` does not start from another run")
+    made = replace(made, overrides=overrides)
+    return replace(made, parent=_parent_of(made))
+
+
+def _parent_of(child: Recipe) -> Recipe | None:
+    """The recipe of the run that comes first: the child's task and seed, and what the user said of it."""
+    name, changes = child.method.starts_from, child.method.changes
+    if name is None:
+        return None
+    shared = {"plan", "task", *(role for role in changes if changes[role] in name.split("+"))}
+    settings = [text for text in child.overrides if text.split(".")[0] in shared]
+    settings += [text.removeprefix(FOR_PARENT) for text in child.overrides if text.startswith(FOR_PARENT)]
+    if isinstance(child.method.before_epoch, AsksOfParent):
+        settings += child.method.before_epoch.parent_settings
+    return recipe(child.task.name, name, child.seed, settings)
 
 
 def override(recipe: Recipe, path: str, value: Any) -> Recipe:

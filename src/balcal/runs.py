@@ -145,9 +145,13 @@ class Folder:
         weights: Weights = load_sealed(found[0])
         return weights
 
+    def kept(self) -> dict[int, Path]:
+        """Epochs whose weights are there, in order, and where."""
+        return {int(path.name[9:13]): path for path in sorted(self.checkpoints.glob("weights-e*.pt"))}
+
     def forget_weights(self, keep: set[int]) -> None:
-        for path in self.checkpoints.glob("weights-e*.pt"):
-            if int(path.name[9:13]) not in keep:
+        for epoch, path in self.kept().items():
+            if epoch not in keep:
                 path.unlink()
 
     def history(self) -> list[Record]:
@@ -222,6 +226,8 @@ class Run(Folder):
             "overrides": list(recipe.overrides),
         }
         asked = {"names": names, "fingerprint": self.fingerprint, "recipe": describe(recipe)}
+        if recipe.parent:
+            asked["parent"] = recipe.parent.address()
         self.write_json("recipe.json", asked)
         self.write_json("environment.json", environment(device))
 

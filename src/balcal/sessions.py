@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import nullcontext
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -19,8 +19,9 @@ from balcal.evaluate import evaluate, fit_posthoc, load_splits
 from balcal.model import Model, build
 from balcal.progress import Progress
 from balcal.randomness import own_randomness, seed_torch
-from balcal.recipe import AFTER_TRAINING, Plan, Recipe, fingerprint
+from balcal.recipe import Plan, Recipe, fingerprint
 from balcal.runs import SAVE_EVERY_SECONDS, Folder, Memory, Run
+from balcal.stages import ParentRun, start_from
 from balcal.train import Session, run_epochs
 
 
@@ -39,6 +40,9 @@ def fit(
     The model ends up with the weights of its best epoch by validation NLL, and with its post-hoc map fitted. `settings`
     are those of a `Plan`: optimiser, lr, weight_decay, schedule, clip, accumulate, precision, ... With `out` the
     training survives interruption: the same call resumes.
+
+    A method that starts from another run (`tst`, `vtst`) starts here from the weights that the model has: bring a
+    network that is trained already. `pcs` needs all epochs of a run, so it goes with `balcal train` only.
     """
     known = {f.name for f in fields(Plan)} - {"epochs", "batch_size"}
     for name in settings:
@@ -75,28 +79,55 @@ def train_recipe(
     """Train a recipe, or resume it, or find it finished; then give its figures (to the first process, of several)."""
     place = pick_device(device)
     with joined_world(place) as world:
-        title = f"{recipe.task.name} {recipe.for_training().method} seed {recipe.seed}"
-        progress = Progress(title, quiet or not world.first)
-        run = Run(Path(out), recipe, progress.note)
-        run.save_every = save_every
+        return train_here(recipe, Path(out), Machine(place, world, quiet, save_every))
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where a recipe is trained, and how."""
+
+    device: torch.device
+    world: World
+    quiet: bool
+    save_every: float
+
+
+def train_here(recipe: Recipe, out: Path, machine: Machine) -> dict[str, Any] | None:
+    world, device = machine.world, machine.device
+    title = f"{recipe.task.name} {recipe.for_training().method} seed {recipe.seed}"
+    progress = Progress(title, machine.quiet or not world.first)
+    run = Run(out, recipe, progress.note)
+    run.save_every = machine.save_every
+    finished = world.told(run.finished)  # the first process may be the only one that sees the folder
+    parent = _trained_parent(run, out, machine) if run.recipe.parent and not finished else None
+    if world.first:
+        progress.log = run.log
+    with run.claimed() if world.first else nullcontext():
+        if world.told(run.finished):
+            progress.note(f"{run.path} is finished already: nothing to train")
+        else:
+            _train_run(run, machine, progress, parent)
+        figures = None
         if world.first:
-            progress.log = run.log
-        with run.claimed() if world.first else nullcontext():
-            if world.told(run.finished):  # the first process may be the only one that sees the folder
-                progress.note(f"{run.path} is finished already: nothing to train")
-            else:
-                _train_run(run, place, world, progress)
-            figures = None
-            if world.first:
-                figures = evaluate(run, run.recipe.method, place)
-                if set(recipe.method.changes) & set(AFTER_TRAINING):
-                    figures = evaluate(run, recipe.method, place)
-            world.wait()
+            figures = evaluate(run, run.recipe.method, device)
+            if recipe.method.changes != run.recipe.method.changes:
+                figures = evaluate(run, recipe.method, device)
+        world.wait()
     return figures
 
 
-def _train_run(run: Run, device: torch.device, world: World, progress: Progress) -> None:
-    recipe = run.recipe
+def _trained_parent(run: Run, out: Path, machine: Machine) -> ParentRun:
+    """The run that comes first: found, or resumed, or trained."""
+    asked = cast(Recipe, run.recipe.parent)
+    parent = Run(out, asked, run.say)
+    if not machine.world.told(parent.finished):
+        run.say(f"{run.recipe.method} starts from the run of {asked.method}, which comes first")
+        train_here(asked, out, machine)
+    return ParentRun.of(parent, machine.world)
+
+
+def _train_run(run: Run, machine: Machine, progress: Progress, parent: ParentRun | None) -> None:
+    recipe, device, world = run.recipe, machine.device, machine.world
     _tune_machine(device)
     splits, plan = load_splits(recipe.task), recipe.task.plan
     dataset = registry.dataset(recipe.task.dataset)
@@ -109,6 +140,8 @@ def _train_run(run: Run, device: torch.device, world: World, progress: Progress)
     with own_randomness():
         seed_torch(recipe.seed, "weights")
         model = build(recipe).to(device)
+    if parent:
+        start_from(model, parent, recipe)
     seen, plain = Pixels.of(dataset, device, recipe.task.augment), Pixels.of(dataset, device)
     train = MemoryBatches(splits.train.to(device), seen, plan.batch_size, recipe.seed, world.rank, world.size)
     val = MemoryBatches(splits.val.to(device), plain, 2 * plan.batch_size, None, world.rank, world.size)

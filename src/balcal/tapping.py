@@ -1,7 +1,8 @@
-"""Reading the features of a foreign network: find its last linear layer and take that layer's input."""
+"""Reading a foreign network: its features, by the input of its last linear layer; its blocks, by its children."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -92,6 +93,30 @@ def find_classifier(network: nn.Module) -> str:
             "pass features= a function from images to a matrix (N, D), and num_features= D"
         )
     return linear[-1]
+
+
+def blocks_of(backbone: nn.Module) -> list[nn.Module]:
+    """Blocks bottom to top: what `blocks()` says, or else the children in the order in which they were registered.
+
+    Containers are opened, and so is a network that is just a shell around another one.
+
+    >>> [type(block).__name__ for block in blocks_of(nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.ReLU(), Tap())))]
+    ['Linear', 'ReLU', 'Tap']
+    """
+    own = getattr(backbone, "blocks", None)
+    if inspect.ismethod(own):  # timm's vision transformers have a module by that name
+        return list(own())
+    blocks = [block for child in backbone.children() for block in _opened(child)]
+    filled = [block for block in blocks if next(block.parameters(), None) is not None]
+    if len(filled) == 1 and next(filled[0].children(), None) is not None:
+        return blocks_of(filled[0])
+    return blocks
+
+
+def _opened(module: nn.Module) -> list[nn.Module]:
+    if isinstance(module, nn.Sequential | nn.ModuleList):
+        return [block for child in module for block in _opened(child)]
+    return [module]
 
 
 def own_classifier(backbone: Any, num_classes: int) -> nn.Linear | None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,7 +44,11 @@ class Session:
         self.epoch = self.step = 0
         """where we are: the next batch to train on"""
         self.device = self.model.head.weights.device
-        self.network: nn.Module = DistributedDataParallel(self.model) if self.world.size > 1 else self.model
+        self.free = [p for p in self.model.parameters() if p.requires_grad]
+        """what may be trained; a method may freeze some of it for a while"""
+        self.network: nn.Module = self.model
+        self.exchanged: set[int] = set()
+        """numbers of those in `free` whose gradients `network` gathers from all processes"""
         self.optimiser = make_optimiser(self.model, self.plan)
         self.health = Health(self.device, self.model.num_classes)
         self.history: list[Record] = []
@@ -59,11 +64,16 @@ def run_epochs(session: Session) -> list[Record]:
     method, world = model.method, session.world
     if plan.compile:
         compile_backbone(model)
-    with own_randomness(), session.stop if store.lasting else nullcontext(), closing(session.progress):
+    with (
+        own_randomness(),
+        session.stop if store.lasting else nullcontext(),
+        closing(session.progress),
+        thawing(session),
+    ):
         resume(session)
         session.progress.start(plan.epochs, session.epoch, session.step, len(session.train), len(session.val))
         while session.epoch < plan.epochs:
-            method.before_epoch(model, session.epoch / plan.epochs)
+            begin_epoch(session)
             train_epoch(session)
             record: Record = {"epoch": session.epoch, "loss": mean_loss(session)}
             if method.tally and method.tally.on == "train":
@@ -78,11 +88,24 @@ def run_epochs(session: Session) -> list[Record]:
             stop_if_asked(session)
     if world.first:
         chosen = method.select(session.history)
-        if plan.keep == "best":
-            store.forget_weights(keep={chosen})
+        store.forget_weights(keep={chosen} | plan.kept(plan.epochs))
         model.load_state_dict(store.load_weights(chosen))
     world.share(*model.state_dict().values())
     return session.history
+
+
+def begin_epoch(session: Session) -> None:
+    """Let the method freeze weights, or set them anew; of an epoch that was begun before, what was saved counts."""
+    model = session.model
+    begun = deepcopy(model.state_dict()) if session.step else None
+    model.train()
+    seed_torch(session.seed, "epoch", session.epoch)
+    anew = model.method.before_epoch(model, session.epoch, session.plan.epochs)
+    if begun is not None:
+        model.load_state_dict(begun)
+    elif anew:
+        session.optimiser.state.clear()
+    exchange_gradients(session)
 
 
 def train_epoch(session: Session) -> None:
@@ -91,7 +114,6 @@ def train_epoch(session: Session) -> None:
     epoch, steps = session.epoch, len(session.train)
     if method.tally and method.tally.on == "train" and session.sums is None:
         session.sums = method.tally.start(model)
-    model.train()
     for step, (images, labels) in enumerate(session.train.epoch(epoch, session.step), session.step):
         if not session.train.checked:
             session.health.look(images, labels, f"batch {step + 1} of epoch {epoch + 1}")
@@ -163,20 +185,39 @@ def unsynchronised(session: Session) -> AbstractContextManager[Any]:
     return session.network.no_sync() if isinstance(session.network, DistributedDataParallel) else nullcontext()
 
 
+def exchange_gradients(session: Session) -> None:
+    """DistributedDataParallel waits for every gradient that it was told of: tell it anew when some are frozen."""
+    trained = {number for number, weight in enumerate(session.free) if weight.requires_grad}
+    if session.world.size > 1 and trained != session.exchanged:
+        session.network = session.model  # lets go of the old one, and of its hooks, before there is a new one
+        session.network = DistributedDataParallel(session.model)
+        session.exchanged = trained
+
+
+@contextmanager
+def thawing(session: Session) -> Iterator[None]:
+    """Whatever was frozen on the way, the caller finds the model as free as it was."""
+    try:
+        yield
+    finally:
+        for weight in session.free:
+            weight.requires_grad_(True)
+
+
 def mean_loss(session: Session) -> float:
     session.world.sum(session.seen)
     return float(session.seen) / (len(session.train) * session.world.size)
 
 
 def keep_weights(session: Session) -> None:
-    """The epoch that would be chosen if this were the last one stays; with plan.keep=all every epoch does."""
+    """The epoch that would be chosen if this were the last one stays, and those that plan.keep asks for."""
     if session.world.first:
         now, chosen = len(session.history) - 1, session.model.method.select(session.history)
-        if chosen == now or session.plan.keep == "all":
+        always = session.plan.kept(now + 1)
+        if now in always | {chosen}:
             session.store.save_weights(now, session.model.state_dict())
-        if session.plan.keep == "best" and now:
-            before = session.model.method.select(session.history[:-1])  # the state on disk still refers to it
-            session.store.forget_weights(keep={chosen, before})
+        before = session.model.method.select(session.history[:-1] or session.history)  # the state on disk needs it yet
+        session.store.forget_weights(keep={chosen, before} | always)
 
 
 def save(session: Session) -> None:

@@ -15,8 +15,9 @@ gamma solved on the validation split with delta = 1, so that nothing is left to 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, TypeVar
+import math
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -102,6 +103,11 @@ class Etf:
     def needs_map(self) -> bool:
         return self.adapter == "conv"
 
+    @property
+    def logit_bounds(self) -> tuple[float, ...]:
+        """A unit feature times a unit column, times beta."""
+        return (math.inf if self.beta == "K" else float(self.beta),)
+
     def fixed(self, features: int, num_classes: int, channels: int | None) -> Fixed:
         source = channels if self.needs_map and channels else features
         width = adapted_width(source, num_classes) if self.adapter else source
@@ -128,6 +134,10 @@ class Balanced(Etf):
         super().__post_init__()
         if not 0 <= self.gamma <= 1:
             raise BalcalError(f"head.gamma must lie in [0, 1], not {self.gamma}")
+
+    @property
+    def logit_bounds(self) -> tuple[float, ...]:
+        return (math.inf, *super().logit_bounds)
 
     def __call__(
         self, features: int, num_classes: int, learnable: nn.Linear | None = None, channels: int | None = None
@@ -176,6 +186,8 @@ class SolveBeta:
     Counted as a factor on the beta of the epoch, so that logits are all it needs to see.
     """
 
+    moves_bounds: ClassVar[bool] = True
+    """the bound that the head names is that of its first epoch"""
     on: Split = "train"
     points: int = 129
 
@@ -194,26 +206,47 @@ class SolveBeta:
 
 
 _MORE = "beside the learnable classifier a fixed ETF one; gamma re-solved every epoch"
+_COST = "a second, small head"
 
 METHODS = {
-    m.name: m
+    m.name: replace(m, paper="Ni, Zhao, Gao, Guo, Zha", venue="CVPR 2025")
     for m in (
-        Method("balcal", head=Balanced(), tally=SolveGamma(), about=f"{_MORE}; probability fusion"),
-        Method("balcal-k", head=Balanced(beta="K"), tally=SolveGamma(), about=f"{_MORE}; beta = K lifts confidence"),
-        Method("balcal-logits", head=Balanced(fusion="logits"), tally=SolveGamma(), about=f"{_MORE}; logit fusion"),
+        Method("balcal", head=Balanced(), tally=SolveGamma(), about=f"{_MORE}; probability fusion", cost=_COST),
+        Method(
+            "balcal-k",
+            head=Balanced(beta="K"),
+            tally=SolveGamma(),
+            about=f"{_MORE}; beta = K lifts confidence",
+            cost=_COST,
+        ),
+        Method(
+            "balcal-logits",
+            head=Balanced(fusion="logits"),
+            tally=SolveGamma(),
+            about=f"{_MORE}; logit fusion",
+            cost=_COST,
+        ),
         Method(
             "balcal-auto",
             head=Balanced(fusion="logits", delta=1.0),
             tally=SolveGamma(on="val"),
             about="ours: logit fusion, gamma solved on the validation split, nothing to tune",
+            cost=f"{_COST}; validation twice",
         ),
-        Method("balcal-noadapter", head=Balanced(adapter=None), tally=SolveGamma(), about="ablation: no adapter"),
-        Method("balcal-fixed", head=Balanced(), about="ablation: gamma 0.5 in loss and fusion"),
+        Method(
+            "balcal-noadapter",
+            head=Balanced(adapter=None),
+            tally=SolveGamma(),
+            about="ablation: no adapter",
+            cost=_COST,
+        ),
+        Method("balcal-fixed", head=Balanced(), about="ablation: gamma 0.5 in loss and fusion", cost=_COST),
         Method(
             "balcal-fixedloss",
             head=Balanced(loss_follows=False),
             tally=SolveGamma(),
             about="ablation: gamma 0.5 in the loss, solved in the fusion",
+            cost=_COST,
         ),
         Method("balcal-beta", head=Etf(), tally=SolveBeta(), about="ablation: ETF classifier alone, beta re-solved"),
         Method("etf-1", head=Etf(), about="ablation: ETF classifier alone, beta = 1"),

@@ -53,6 +53,11 @@ class DirichletCalibration:
 
 METHODS = {
     "dirichlet": Method(
-        "dirichlet", posthoc=DirichletCalibration(), about="a matrix on log p, its penalty chosen by cross-validation"
+        "dirichlet",
+        posthoc=DirichletCalibration(),
+        about="a matrix on log p, its penalty chosen by cross-validation",
+        paper="Kull, Perello-Nieto, Kängsepp, Silva Filho, Song, Flach",
+        venue="NeurIPS 2019",
+        cost="one fit after training, K^3",
     )
 }

@@ -121,5 +121,12 @@ class EnsembleTemperatureScaling:
 
 
 METHODS = {
-    "ets": Method("ets", posthoc=EnsembleTemperatureScaling(), about="temperature, plain and uniform predictions mixed")
+    "ets": Method(
+        "ets",
+        posthoc=EnsembleTemperatureScaling(),
+        about="temperature, plain and uniform predictions mixed",
+        paper="Zhang, Kailkhura, Han",
+        venue="ICML 2020",
+        cost="one fit after training",
+    )
 }

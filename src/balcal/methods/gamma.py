@@ -75,4 +75,13 @@ class RefitGamma:
         return balance.solve_gamma(curve, delta=1.0).value
 
 
-METHODS = {"gamma": Method("gamma", posthoc=RefitGamma(), about="gamma of a BalCAL model refitted on validation")}
+METHODS = {
+    "gamma": Method(
+        "gamma",
+        posthoc=RefitGamma(),
+        about="gamma of a BalCAL model refitted on validation",
+        paper="Ours",
+        venue="balcal",
+        cost="one fit after training",
+    )
+}

@@ -57,4 +57,13 @@ class HistogramBinning:
         return Piecewise(edges.repeat(k, 1), flat, height, flat, floor=1 / (2 * n))
 
 
-METHODS = {"histogram": Method("histogram", posthoc=HistogramBinning(), about="frequencies in 15 bins for each class")}
+METHODS = {
+    "histogram": Method(
+        "histogram",
+        posthoc=HistogramBinning(),
+        about="frequencies in 15 bins for each class",
+        paper="Zadrozny, Elkan",
+        venue="ICML 2001",
+        cost="one fit after training",
+    )
+}

@@ -67,8 +67,20 @@ class IsotonicCalibration:
 
 
 METHODS = {
-    "isotonic": Method("isotonic", posthoc=IsotonicCalibration(), about="one increasing map of all probabilities"),
+    "isotonic": Method(
+        "isotonic",
+        posthoc=IsotonicCalibration(),
+        about="one increasing map of all probabilities",
+        paper="Zhang, Kailkhura, Han",
+        venue="ICML 2020",
+        cost="one fit after training",
+    ),
     "isotonic-ovr": Method(
-        "isotonic-ovr", posthoc=IsotonicCalibration(pooled=False), about="an increasing map for each class"
+        "isotonic-ovr",
+        posthoc=IsotonicCalibration(pooled=False),
+        about="an increasing map for each class",
+        paper="Zadrozny, Elkan",
+        venue="KDD 2002",
+        cost="one fit after training",
     ),
 }

@@ -100,6 +100,20 @@ def check_penalty(penalty: float | None) -> None:
 
 
 METHODS = {
-    "vs": Method("vs", posthoc=VectorScaling(), about="vector scaling: a scale and a bias for each class"),
-    "ms": Method("ms", posthoc=MatrixScaling(), about="matrix scaling, its penalty chosen by cross-validation"),
+    "vs": Method(
+        "vs",
+        posthoc=VectorScaling(),
+        about="vector scaling: a scale and a bias for each class",
+        paper="Guo, Pleiss, Sun, Weinberger",
+        venue="ICML 2017",
+        cost="one fit after training",
+    ),
+    "ms": Method(
+        "ms",
+        posthoc=MatrixScaling(),
+        about="matrix scaling, its penalty chosen by cross-validation",
+        paper="Guo, Pleiss, Sun, Weinberger",
+        venue="ICML 2017",
+        cost="one fit after training, K^3",
+    ),
 }

@@ -96,4 +96,13 @@ class TemperatureScaling:
         return Temperature(solve_temperature(*held_out) if self.by == "nll" else best_on_grid(*held_out))
 
 
-METHODS = {"ts": Method("ts", posthoc=TemperatureScaling(), about="temperature scaling on the validation split")}
+METHODS = {
+    "ts": Method(
+        "ts",
+        posthoc=TemperatureScaling(),
+        about="temperature scaling on the validation split",
+        paper="Guo, Pleiss, Sun, Weinberger",
+        venue="ICML 2017",
+        cost="one fit after training",
+    )
+}

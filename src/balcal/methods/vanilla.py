@@ -14,7 +14,7 @@ from typing import Literal
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
-from balcal.core import Classifier, Head, Outputs, Record, Resolve, Term
+from balcal.core import Classifier, Head, Outputs, Record, Resolve, Term, at_least_float32
 from balcal.recipe import Method
 
 
@@ -23,7 +23,7 @@ class CrossEntropy:
     """-log p(label), averaged."""
 
     def __call__(self, logits: Tensor, labels: Tensor) -> Tensor:
-        return F.cross_entropy(logits.float(), labels)
+        return F.cross_entropy(at_least_float32(logits), labels)
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Linear:
 class AllTrainable:
     """Before an epoch: nothing to do."""
 
-    def __call__(self, model: Classifier, progress: float) -> None:
+    def __call__(self, model: Classifier, epoch: int, epochs: int) -> None:
         pass
 
 
@@ -97,4 +97,4 @@ VANILLA = Method(
     origin=(),
 )
 
-METHODS = {"vanilla": Method("vanilla", about="cross-entropy on one linear classifier")}
+METHODS = {"vanilla": Method("vanilla", about="nothing: cross-entropy, one classifier")}
