@@ -8,7 +8,7 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "balcal"
 FLOORS = [
     ["core"],
-    ["randomness", "files", "etf", "balance", "fitting", "stopping", "arrays"],
+    ["randomness", "files", "naming", "etf", "balance", "fitting", "stopping", "arrays"],
     ["metrics", "backbones", "data", "devices", "affine", "piecewise"],
     ["recipe", "tapping"],
     ["methods", "tasks"],

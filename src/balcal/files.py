@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,17 @@ import torch
 from balcal.core import BalcalError
 
 
-def write_atomic(path: Path, content: bytes) -> None:
-    """Write beside, flush to disk, rename. A crash leaves the old file or the new one; a full disk leaves no debris."""
+def write_atomic(path: Path, content: bytes | Iterable[bytes]) -> None:
+    """Write beside, flush to disk, rename. A crash leaves the old file or the new one; a full disk leaves no debris.
+
+    What is too big to hold may come in parts.
+    """
     beside = path.with_name(f".unfinished-{os.getpid()}-{path.name}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(beside, "wb") as file:
-            file.write(content)
+            for part in [content] if isinstance(content, bytes) else content:
+                file.write(part)
             file.flush()
             os.fsync(file.fileno())
         os.replace(beside, path)
@@ -30,9 +35,11 @@ def write_atomic(path: Path, content: bytes) -> None:
                 os.fsync(folder)
             finally:
                 os.close(folder)
-    except OSError as error:
+    except BaseException as error:
         with suppress(OSError):
             beside.unlink(missing_ok=True)
+        if not isinstance(error, OSError):
+            raise
         raise BalcalError(
             f"cannot write {path} ({error.strerror}): make room or choose another folder with --out; "
             "what was saved before is intact"

@@ -25,6 +25,7 @@ from balcal.data.batches import LoaderBatches
 from balcal.evaluate import fit_posthoc
 from balcal.metrics.inputs import as_tensor, read
 from balcal.model import Model
+from balcal.naming import unknown
 
 
 def spec_of(method: str, settings: Mapping[str, Any] | None = None) -> PostHoc:
@@ -37,7 +38,7 @@ def spec_of(method: str, settings: Mapping[str, Any] | None = None) -> PostHoc:
     for name, value in (settings or {}).items():
         known = [f.name for f in fields(spec)]  # type: ignore[arg-type]
         if name not in known:
-            raise BalcalError(registry.unknown(f"setting of `{method}`", name, known))
+            raise BalcalError(unknown(f"setting of `{method}`", name, known))
         spec = replace(spec, **{name: value})  # type: ignore[type-var]
     return spec
 

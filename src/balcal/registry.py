@@ -6,7 +6,6 @@ import importlib
 import pkgutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass, replace
-from difflib import get_close_matches
 from functools import cache, reduce
 from operator import add
 from typing import Any, get_type_hints
@@ -17,6 +16,7 @@ from torch import nn
 from balcal.core import BalcalError
 from balcal.data.catalog import Dataset
 from balcal.methods.vanilla import VANILLA
+from balcal.naming import unknown
 from balcal.recipe import ROLES, Method, Recipe, Task
 
 KINDS = {
@@ -43,14 +43,6 @@ def table(kind: str) -> Mapping[str, Any]:
                 raise BalcalError(f"two files of {folder.__name__} call something `{name}`; the second is {module}")
             found[name] = entry
     return dict(sorted(found.items()))
-
-
-def unknown(what: str, name: str, known: Iterable[str]) -> str:
-    """A sentence for a name that nobody has."""
-    known = sorted(known)
-    near = get_close_matches(name, known, n=1, cutoff=0.5)
-    hint = f"; did you mean `{near[0]}`?" if near else ";"
-    return f"unknown {what} `{name}`{hint} known: {', '.join(known)}"
 
 
 def _named(kind: str, what: str, name: str) -> Any:

@@ -17,6 +17,7 @@ from balcal.data.roles import manifest, overlap_sentences
 from balcal.devices import World, current_world, joined_world, keep_freed_memory, pick_device
 from balcal.evaluate import evaluate, fit_posthoc, load_splits
 from balcal.model import Model, build
+from balcal.naming import unknown
 from balcal.progress import Progress
 from balcal.randomness import own_randomness, seed_torch
 from balcal.recipe import Plan, Recipe, fingerprint
@@ -47,7 +48,7 @@ def fit(
     known = {f.name for f in fields(Plan)} - {"epochs", "batch_size"}
     for name in settings:
         if name not in known:
-            raise BalcalError(registry.unknown("setting", name, known))
+            raise BalcalError(unknown("setting", name, known))
     plan = Plan(epochs=epochs, **settings)
     device = model.head.weights.device
     train, val = LoaderBatches(train_loader, device, seed), LoaderBatches(val_loader, device, seed)
