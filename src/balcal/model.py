@@ -206,10 +206,12 @@ def _placed(model: Model, network: nn.Module) -> Model:
     return model
 
 
-def build(recipe: Recipe) -> Model:
-    """The recipe's model with fresh weights, drawn from torch's generator as it stands."""
+def build(recipe: Recipe, weights: bool = True) -> Model:
+    """The recipe's model with fresh weights, drawn from torch's generator as it stands.
+
+    `weights=False`: a pretrained backbone's are not looked for, since others will take their place.
+    """
     dataset = registry.dataset(recipe.task.dataset)
-    model = Model(
-        registry.backbone(recipe.task.backbone, dataset.channels), dataset.num_classes, as_method(recipe.method)
-    )
+    backbone = registry.backbone(recipe.task.backbone, dataset.channels, weights)
+    model = Model(backbone, dataset.num_classes, as_method(recipe.method))
     return cast(Model, model.to(memory_format=torch.channels_last))  # type: ignore[call-overload]
