@@ -152,6 +152,10 @@ def list_(
         width = max(map(len, table))
         for name, entry in table.items():
             print(f"{name:<{width}}  {_about(entry)}")
+        if kind == "backbones":
+            from balcal.backbones.from_timm import ABOUT
+
+            print(f"{'timm:NAME':<{width}}  {ABOUT}")
 
 
 @app.command()

@@ -86,7 +86,9 @@ class ConvAdapter(nn.Module):
 
     def forward(self, features: Tensor, feature_map: Tensor | None) -> Tensor:
         if feature_map is None or feature_map.ndim != 4:
-            raise BalcalError("adapter=conv needs a backbone whose forward_features gives a map (N, C, H, W)")
+            raise BalcalError(
+                "adapter=conv needs a backbone whose forward_features gives a map (N, C, H, W): use adapter=vector"
+            )
         adapted: Tensor = self.widen(self.norm(feature_map + self.branch(feature_map)).mean((2, 3)))
         return adapted
 

@@ -86,7 +86,7 @@ def load(path: str | Path, posthoc: str | None = None, device: str | None = None
 
 
 def load_chosen(run: Run, method: Method, device: torch.device) -> Model:
-    model = build(run.recipe).to(device)
+    model = build(run.recipe, weights=False).to(device)
     weights = run.load_weights(as_method(method).select(run.history()))
     try:
         model.load_state_dict(weights)

@@ -34,9 +34,12 @@ class Model(nn.Module):
         self.method = method
         self.backbone = backbone
         features = cast(Backbone, backbone).num_features
+        channels = getattr(backbone, "map_channels", features)
         if method.head.needs_map and isinstance(backbone, TappedNetwork | CustomFeatures):
             raise BalcalError("adapter=conv needs a backbone with forward_features and forward_head, as timm's have")
-        self.head = method.head(features, num_classes, learnable, getattr(backbone, "map_channels", None))
+        if method.head.needs_map and channels is None:
+            raise BalcalError(f"adapter=conv needs a map, and {type(backbone).__name__} has tokens: use adapter=vector")
+        self.head = method.head(features, num_classes, learnable, channels)
         self.posthoc = method.posthoc.identity(num_classes)
         self.parent: Parent | None = None
         """the run whose weights this model starts from, while it is being trained"""
@@ -203,10 +206,12 @@ def _placed(model: Model, network: nn.Module) -> Model:
     return model
 
 
-def build(recipe: Recipe) -> Model:
-    """The recipe's model with fresh weights, drawn from torch's generator as it stands."""
+def build(recipe: Recipe, weights: bool = True) -> Model:
+    """The recipe's model with fresh weights, drawn from torch's generator as it stands.
+
+    `weights=False`: a pretrained backbone's are not looked for, since others will take their place.
+    """
     dataset = registry.dataset(recipe.task.dataset)
-    model = Model(
-        registry.backbone(recipe.task.backbone, dataset.channels), dataset.num_classes, as_method(recipe.method)
-    )
+    backbone = registry.backbone(recipe.task.backbone, dataset.channels, weights)
+    model = Model(backbone, dataset.num_classes, as_method(recipe.method))
     return cast(Model, model.to(memory_format=torch.channels_last))  # type: ignore[call-overload]

@@ -13,6 +13,7 @@ from typing import Any, get_type_hints
 from pydantic import TypeAdapter, ValidationError
 from torch import nn
 
+from balcal.backbones.from_timm import PREFIX, from_timm
 from balcal.core import BalcalError
 from balcal.data.catalog import Dataset
 from balcal.methods.vanilla import VANILLA
@@ -61,12 +62,14 @@ def method(name: str) -> Method:
     return reduce(add, parts).filled(VANILLA)
 
 
-def backbone(name: str, channels: int = 3) -> nn.Module:
-    """A network without a classifier.
+def backbone(name: str, channels: int = 3, weights: bool = True) -> nn.Module:
+    """A network without a classifier, by name or as `timm:NAME`; `weights=False` if its weights are loaded anyway.
 
     >>> backbone("wrn-16-2").num_features
     128
     """
+    if name.startswith(PREFIX):
+        return from_timm(name, channels, weights)
     build: Callable[[int], nn.Module] = _named("backbones", "backbone", name)
     return build(channels)
 

@@ -1,4 +1,14 @@
-"""Zagoruyko, Komodakis: Wide Residual Networks. BMVC 2016. WRN-d-k: depth d = 6n + 4, widths 16k, 32k, 64k."""
+"""Zagoruyko, Komodakis: Wide Residual Networks. BMVC 2016.
+
+WRN-d-k: depth d = 6n + 4, three stages of n blocks with 16k, 32k, 64k channels, norm and relu before each convolution.
+
+WRN-26-10 is no such network: 26 is not 6n + 4. The name comes from the code of Mukhoti et al. (Calibrating Deep Neural
+Networks using Focal Loss, NeurIPS 2020), which DualFocal builds on and whose protocol the BalCAL paper follows for it:
+He et al.'s network for CIFAR, d = 6n + 2, with ten times the channels. So n is 4, as in WRN-28-10, and the
+convolutions are the same; but norms come after them, also after the stem and the 1 x 1 convolutions of shortcuts. (28
+counts all convolutions, those three too; 26 counts the others and the classifier.) 36,481,434 parameters with ten
+classes, WRN-28-10 has 36,479,194.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +16,9 @@ from functools import partial
 
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from balcal.backbones.parts import Described, initialise
+from balcal.backbones.resnet import projected, three_stages
 
 
 class Block(nn.Module):
@@ -27,7 +40,7 @@ class Block(nn.Module):
 
 
 class WideResNet(nn.Module):
-    """A wide ResNet for images of 32 x 32 and thereabouts."""
+    """A residual network with few, wide layers; norm and relu before each convolution."""
 
     def __init__(self, channels: int, depth: int, widen: int) -> None:
         super().__init__()
@@ -42,9 +55,7 @@ class WideResNet(nn.Module):
             for before, after, stride in zip(widths, widths[1:], (1, 2, 2), strict=False)
         )
         self.norm = nn.BatchNorm2d(self.num_features)
-        for module in self.modules():
-            if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        initialise(self)
 
     def blocks(self) -> list[nn.Module]:
         return [self.stem, *(block for group in self.groups for block in group), self.norm]  # type: ignore[attr-defined]
@@ -62,7 +73,19 @@ class WideResNet(nn.Module):
         return self.forward_head(self.forward_features(x))
 
 
-BACKBONES = {
-    f"wrn-{depth}-{widen}": partial(WideResNet, depth=depth, widen=widen)
-    for depth, widen in ((10, 1), (16, 2), (16, 4), (28, 10))
+SIZES = {
+    (10, 1): "0.08 M",
+    (16, 2): "0.69 M",
+    (16, 4): "2.75 M",
+    (28, 10): "36.5 M",
+    (40, 2): "2.24 M",
 }
+BACKBONES = {
+    f"wrn-{depth}-{widen}": Described(
+        partial(WideResNet, depth=depth, widen=widen), f"32 px: wide ResNet, norm before convolution; {size}"
+    )
+    for (depth, widen), size in SIZES.items()
+}
+BACKBONES["wrn-26-10"] = Described(
+    three_stages(26, 10, projected), "32 px: Mukhoti et al.'s wide ResNet, norm after convolution; 36.5 M"
+)
