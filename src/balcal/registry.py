@@ -15,9 +15,11 @@ from pydantic import TypeAdapter, ValidationError
 from torch import nn
 
 from balcal.core import AsksOfParent, BalcalError
-from balcal.data.catalog import Dataset
+from balcal.data.dataset import Dataset
+from balcal.data.foreign import foreign, is_foreign
 from balcal.methods.vanilla import VANILLA
 from balcal.recipe import ROLES, Method, Recipe, Task
+from balcal.tasks.foreign import foreign_task
 
 KINDS = {
     "methods": "METHODS",
@@ -80,11 +82,17 @@ def backbone(name: str, channels: int = 3) -> nn.Module:
 
 
 def dataset(name: str) -> Dataset:
+    """A data set of the catalog, or anybody's own: `folder:PATH`, `npz:PATH`."""
+    if is_foreign(name):
+        return foreign(name)
     found: Dataset = _named("datasets", "data set", name)
     return found
 
 
 def task(name: str) -> Task:
+    """A task by name; for anybody's own data, a task made for it."""
+    if is_foreign(name):
+        return foreign_task(foreign(name))
     found: Task = _named("tasks", "task", name)
     return found
 
