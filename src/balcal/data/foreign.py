@@ -125,9 +125,10 @@ NAMES = (("x_train", "y_train", "x_test", "y_test"), ("train_images", "train_lab
 
 
 def array_parts(path: Path) -> tuple[Parts, tuple[str, ...]]:
-    with np.load(path, allow_pickle=False) as file:
-        if not hasattr(file, "files"):
-            raise BalcalError(f"{path} is a single array: save images and labels together with numpy.savez")
+    file = np.load(path, allow_pickle=False)
+    if isinstance(file, np.ndarray):
+        raise BalcalError(f"{path} is a single array: save images and labels together with numpy.savez")
+    with file:
         found = dict(file)
     classes = tuple(str(c) for c in found.get("classes", ()))
     for names in NAMES:
