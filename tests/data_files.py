@@ -128,5 +128,11 @@ def tiny_members_of(n):
     return [(f"tiny-imagenet-200/{name}", content) for name, content in members], x
 
 
+def class_folders(root, n=30, side=8, classes=("cat", "dog", "fox")):
+    x = images(n, side)
+    write(root, [(f"{classes[i % len(classes)]}/{i:03d}.png", png(x[i])) for i in range(n)])
+    return x
+
+
 def debris(folder):
     return sorted(str(p.relative_to(folder)) for p in Path(folder).rglob("*")) if Path(folder).exists() else []

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from data_files import images, place, png, write
+from data_files import class_folders, images, place, png, write
 
 from balcal.core import BalcalError
 from balcal.evaluate import evaluate, load_splits
@@ -14,12 +14,6 @@ from balcal.runs import Run
 from balcal.sessions import train_recipe
 
 __all__ = ["place"]
-
-
-def class_folders(root, n=30, side=8, classes=("cat", "dog", "fox")):
-    x = images(n, side)
-    write(root, [(f"{classes[i % len(classes)]}/{i:03d}.png", png(x[i])) for i in range(n)])
-    return x
 
 
 def test_a_folder_without_a_test_part_is_split_once_and_for_all(place):
