@@ -96,7 +96,7 @@ class Stored(Generic[T]):
         if not matches(found.path, archive.checksum):
             raise BalcalError(
                 f"{found.path} is not the published {archive.name}: its checksum differs, so it is cut off or altered; "
-                "fetch it anew"
+                "delete it and fetch it anew"
             )
         unpack(found.path, form.folder, cache() / form.folder, form.names)
         return Found(form, cache() / form.folder)
