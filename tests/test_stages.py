@@ -121,7 +121,7 @@ def test_interrupted_in_either_stage_it_resumes_to_the_bit(method, step, tmp_pat
 
 def test_kills_in_both_stages_leave_no_trace(tmp_path):
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["balcal.sessions", "balcal.methods.balcal", "sklearn.datasets"])
+    context.set_forkserver_preload(["balcal.sessions", "balcal.methods.balcal", "sklearn.datasets", "torch._dynamo"])
     settings, rng = ["plan.epochs=6", "plan.batch_size=32"], random.Random(4)
 
     def saved(stage):

@@ -247,14 +247,6 @@ class IdleWithin(Protocol):
 
 
 @runtime_checkable
-class AsksOfParent(Protocol):
-    """A `BeforeEpoch` that needs its parent's run trained with certain settings, written as for `--set`."""
-
-    @property
-    def parent_settings(self) -> tuple[str, ...]: ...
-
-
-@runtime_checkable
 class Bounded(Protocol):
     """A head that can say how large the logits of each of its branches can get; infinity where there is no bound."""
 

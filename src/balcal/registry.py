@@ -14,7 +14,7 @@ from typing import Any, get_type_hints
 from pydantic import TypeAdapter, ValidationError
 from torch import nn
 
-from balcal.core import AsksOfParent, BalcalError
+from balcal.core import BalcalError
 from balcal.data.dataset import Dataset
 from balcal.data.foreign import foreign, is_foreign
 from balcal.methods.vanilla import VANILLA
@@ -128,8 +128,7 @@ def _parent_of(child: Recipe) -> Recipe | None:
     shared = {"plan", "task", *(role for role in changes if changes[role] in name.split("+"))}
     settings = [text for text in child.overrides if text.split(".")[0] in shared]
     settings += [text.removeprefix(FOR_PARENT) for text in child.overrides if text.startswith(FOR_PARENT)]
-    if isinstance(child.method.before_epoch, AsksOfParent):
-        settings += child.method.before_epoch.parent_settings
+    settings += getattr(child.method.before_epoch, "parent_settings", ())
     return recipe(child.task.name, name, child.seed, settings)
 
 

@@ -79,7 +79,7 @@ def train_recipe(
     """Train a recipe, or resume it, or find it finished; then give its figures (to the first process, of several)."""
     place = pick_device(device)
     with joined_world(place) as world:
-        return _train(recipe, Path(out), Machine(place, world, quiet, save_every))
+        return train_here(recipe, Path(out), Machine(place, world, quiet, save_every))
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Machine:
     save_every: float
 
 
-def _train(recipe: Recipe, out: Path, machine: Machine) -> dict[str, Any] | None:
+def train_here(recipe: Recipe, out: Path, machine: Machine) -> dict[str, Any] | None:
     world, device = machine.world, machine.device
     title = f"{recipe.task.name} {recipe.for_training().method} seed {recipe.seed}"
     progress = Progress(title, machine.quiet or not world.first)
@@ -122,7 +122,7 @@ def _trained_parent(run: Run, out: Path, machine: Machine) -> ParentRun:
     parent = Run(out, asked, run.say)
     if not machine.world.told(parent.finished):
         run.say(f"{run.recipe.method} starts from the run of {asked.method}, which comes first")
-        _train(asked, out, machine)
+        train_here(asked, out, machine)
     return ParentRun.of(parent, machine.world)
 
 

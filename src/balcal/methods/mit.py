@@ -11,8 +11,9 @@ Each classifier of a head is un-mixed by itself, and a tally (BalCAL's gamma) co
 Both mixtures go through the network as one batch of 2 N. BatchNorm thus normalises them alike, which un-mixing takes
 for granted, and moves its running statistics once per step; with two passes it would do either twice, apart.
 
-Draws come from the generator that is passed in, as for `mixup`. The un-mixing amplifies noise by 1 / (l1 - l2), and
-fails at l1 = l2 = 1/2: hence the margin of 0.01, which alpha = 1 falls below in 2 of 10,000 draws.
+Draws come from the generator that is passed in, as for `mixup`, and each process mixes within its own part of a batch.
+The un-mixing amplifies noise by 1 / (l1 - l2), and fails at l1 = l2 = 1/2: hence the margin of 0.01, which alpha = 1
+falls below in 2 of 10,000 draws.
 
 Paper and released code differ: the authors' code takes the margin as an option, 0 in its example and 0.5 as default;
 BalCAL's copy has none. The code can divide by zero. BalCAL's code ignores MIT when there are two classifiers.

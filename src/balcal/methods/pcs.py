@@ -72,6 +72,7 @@ class Stitch:
 
     @property
     def parent_settings(self) -> tuple[str, ...]:
+        """what the parent's run must be trained with, written as for `--set`"""
         return ("plan.keep=all" if self.every == 1 else f"plan.keep={self.every}",)
 
     def __call__(self, model: Classifier, epoch: int, epochs: int) -> bool:
