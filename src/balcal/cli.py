@@ -123,13 +123,8 @@ def data(
     """What there is of a data set, fetched if need be: its files, how a task divides it, what it looks like."""
     from balcal.inventory import in_words, stock_list, take_stock
 
-    if name is not None:
-        told = take_stock(name, out)
-        print(_json.dumps(told, indent=2, ensure_ascii=False) if json else in_words(told))
-    elif json:
-        print(_json.dumps({row[0]: {"state": row[1], "source": row[2]} for row in stock_list()}, indent=2))
-    else:
-        _print_table(["data set", "state", "source"], [list(row) for row in stock_list()])
+    told = take_stock(name, out) if name else stock_list()
+    print(_json.dumps(told, indent=2, ensure_ascii=False) if json else in_words(told))
 
 
 @app.command()

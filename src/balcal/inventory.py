@@ -84,17 +84,20 @@ def _is_here(dataset: Dataset) -> bool:
     return all(stored.find() for stored in dataset.stored)
 
 
-def stock_list() -> list[tuple[str, str, str]]:
-    """(name, whether it is here, where it comes from) of everything in the catalog."""
-    rows = []
+def stock_list() -> Stock:
+    """Of everything in the catalog: whether it is here, and where it comes from."""
+    rows = {}
     for name, dataset in registry.table("datasets").items():
         here = "in the package" if not dataset.stored else "here" if _is_here(dataset) else "missing"
-        rows.append((name, here, dataset.source))
-    rows += [(s.name, "here" if s.stored.find() else "missing", s.source) for s in SHIFTS.values()]
+        rows[name] = {"state": here, "source": dataset.source}
+    for shift in SHIFTS.values():
+        rows[shift.name] = {"state": "here" if shift.stored.find() else "missing", "source": shift.source}
     return rows
 
 
 def in_words(stock: Stock) -> str:
+    if "dataset" not in stock:
+        return "\n".join(f"{name:<17} {row['state']:<15} {row['source']}" for name, row in stock.items())
     lines = [stock["dataset"]]
     if "parts" in stock:
         parts = " + ".join(f"{count:,}" for count in stock["parts"].values())
