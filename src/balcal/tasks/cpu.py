@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from balcal.recipe import Plan, Task
 
+BACKBONE = "wrn-10-1"
+"""about 1,000 training images a second on two cores"""
 PLAN = Plan(epochs=30, batch_size=64, optimiser="adam", lr=3e-3, schedule="cosine")
 SECOND_STAGES = {"tst": {"plan.epochs": 5}, "vtst": {"plan.epochs": 5}, "pcs": {"plan.epochs": 20}}
 
@@ -17,7 +19,7 @@ TASKS = {
         Task(
             f"{dataset}-cpu",
             dataset=dataset,
-            backbone="wrn-10-1",
+            backbone=BACKBONE,
             plan=PLAN,
             val_size=2_500,
             train_size=5_000,
