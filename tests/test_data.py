@@ -26,7 +26,7 @@ def test_fashion_is_the_data_it_says_it_is():
         assert counts.min() == counts.max(), "balanced"
 
 
-@pytest.mark.parametrize("name", sorted(table("datasets")))
+@pytest.mark.parametrize("name", [name for name, row in table("datasets").items() if not row.stored])
 def test_constants_are_those_of_the_data(name):
     row = dataset(name)
     pixels = row.load()[0].images.float() / 255
@@ -36,7 +36,7 @@ def test_constants_are_those_of_the_data(name):
     assert row.source
 
 
-@pytest.mark.parametrize("name", sorted(table("tasks")))
+@pytest.mark.parametrize("name", ["fashion", "digits"])
 def test_splits_are_disjoint_even_and_stable(name):
     splits, again = load_splits(task(name)), load_splits(task(name))
     assert torch.equal(splits.val.images, again.val.images)

@@ -17,7 +17,7 @@ FLOORS = [
     ["runs"],
     ["evaluate", "train", "stages", "report"],
     ["sessions", "posthoc"],
-    ["demo", "offline"],
+    ["demo", "offline", "inventory"],
     ["cli"],
     ["__main__"],
 ]

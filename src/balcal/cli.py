@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as _json
+import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,6 +19,13 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
+
+def _stay_offline(told: bool) -> bool:
+    if told:
+        os.environ["BALCAL_OFFLINE"] = "1"  # for this process and those that it starts
+    return told
+
+
 Json = Annotated[bool, typer.Option("--json", help="Print a machine-readable result on stdout.")]
 Seed = Annotated[int, typer.Option(help="Decides weights, order and augmentation.")]
 Out = Annotated[Path, typer.Option(help="Folder that holds all runs.")]
@@ -27,6 +35,7 @@ Set = Annotated[
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, mps; chosen automatically if left out.")]
 Labels = Annotated[str | None, typer.Option(help="File with the labels, if another: FILE.npz:ARRAY or FILE.npy.")]
 Kind = Annotated[str | None, typer.Option("--as", help="What an array is whose name does not say: probs, logits, ...")]
+Offline = Annotated[bool, typer.Option("--offline", callback=_stay_offline, help="Never use the network.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
 
 
@@ -41,6 +50,7 @@ def train(
     bf16: Annotated[bool, typer.Option("--bf16", help="Mixed precision (for GPUs; slow on most CPUs).")] = False,
     compile: Annotated[bool, typer.Option("--compile", help="Compile the backbone with torch.compile.")] = False,
     save_every: Annotated[float, typer.Option(help="Seconds between saves in the middle of an epoch.")] = 300.0,
+    offline: Offline = False,
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
@@ -60,6 +70,7 @@ def evaluate(
     run: Annotated[Path, typer.Argument(help="A run folder, as printed by `balcal train`.")],
     method: Annotated[str | None, typer.Option("--with", help="A post-hoc method to add, for example ts.")] = None,
     device: Device = None,
+    offline: Offline = False,
     json: Json = False,
 ) -> None:
     """Figures of a trained run on its test split."""
@@ -100,6 +111,20 @@ def calibrate(
 
     told = calibrate_arrays(source, method, apply, labels, kind, out)
     print(_json.dumps(told.as_dict(), indent=2) if json else told)
+
+
+@app.command()
+def data(
+    name: Annotated[str | None, typer.Argument(help="A task or a data set; all of them if left out.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write a contact sheet to this .png.")] = None,
+    offline: Offline = False,
+    json: Json = False,
+) -> None:
+    """What there is of a data set, fetched if need be: its files, how a task divides it, what it looks like."""
+    from balcal.inventory import in_words, stock_list, take_stock
+
+    told = take_stock(name, out) if name else stock_list()
+    print(_json.dumps(told, indent=2, ensure_ascii=False) if json else in_words(told))
 
 
 @app.command()

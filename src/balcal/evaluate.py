@@ -13,7 +13,7 @@ from torch import nn
 from balcal import registry
 from balcal.core import BalcalError, PostHoc, Predictions, ReadsOutputs
 from balcal.data.batches import Batches, LoaderBatches, MemoryBatches, Pixels
-from balcal.data.images import ImageSet, Splits, check_split, split_off
+from balcal.data.images import ImageSet, Splits, check_split, keep, split_off
 from balcal.data.roles import manifest
 from balcal.devices import pick_device
 from balcal.metrics.summary import summary
@@ -107,6 +107,8 @@ def load_splits(task: Task) -> Splits:
     calibrate = val
     if task.calibrate_size:
         train, calibrate = split_off(train, task.calibrate_size, dataset.num_classes, task.split_seed + 1)
+    if task.train_size is not None:  # last, so that it changes no other role
+        train = keep(train, task.train_size, dataset.num_classes, task.split_seed + 2)
     return Splits(train, val, calibrate, test)
 
 
@@ -196,5 +198,5 @@ def predictions_of(run: Run, method: Method, device: torch.device) -> tuple[Pred
 
 
 def _batches(run: Run, part: ImageSet, device: torch.device) -> MemoryBatches:
-    pixels = Pixels.of(registry.dataset(run.recipe.task.dataset), device)
+    pixels = Pixels.of(registry.dataset(run.recipe.task.dataset), device, side=run.recipe.task.side)
     return MemoryBatches(part.to(device), pixels, 2 * run.recipe.task.plan.batch_size)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from pathlib import PurePath
 from typing import Any, Literal
 
 from balcal.core import BalcalError, BeforeEpoch, Bounded, HeadSpec, IdleWithin, Loss, Mix, PostHoc, Select, Tally
@@ -197,11 +199,25 @@ class Task:
     """images of the training part held out for validation, drawn per class"""
     calibrate_size: int = 0
     """further images held out for post-hoc calibration alone; 0: the validation split serves for that too"""
+    train_size: int | None = None
+    """of what is left, so many images to train on, drawn per class; none: all"""
+    side: int | None = None
+    """pixels per side that the network sees; none: as many as the images have"""
     split_seed: int = 1
     augment: Literal["none", "flip", "crop", "crop+flip"] = "none"
     tuned: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, compare=False)
     """settings of methods, by name, that were chosen on this task's validation split"""
     about: str = field(default="", compare=False)
+
+    @property
+    def folder(self) -> str:
+        """The name as that of a folder.
+
+        >>> Task("folder:/data/my pets@64", "folder:/data/my pets@64", "wrn-16-2", Plan(), 10).folder
+        'folder-my-pets-64'
+        """
+        kind, colon, path = self.name.partition(":")
+        return re.sub(r"[^\w.-]+", "-", f"{kind}-{PurePath(path).name}") if colon else self.name
 
 
 @dataclass(frozen=True)
@@ -224,15 +240,16 @@ class Recipe:
     def address(self) -> str:
         """Where the run of this recipe lives: the same question finds the same answer."""
         training = self.for_training()
-        return f"{self.task.name}/{training.method.name}-seed{self.seed}-{fingerprint(training)}"
+        return f"{self.task.folder}/{training.method.name}-seed{self.seed}-{fingerprint(training)}"
 
 
 def describe(value: Any) -> Any:
     """A record as plain JSON: its kind and its fields, comments left out."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         shown = {f.name: describe(getattr(value, f.name)) for f in fields(value) if f.compare}
-        if shown.get("parent", 0) is None:
-            del shown["parent"]  # runs without one keep the address that they had before there were any
+        for later in ("parent", "train_size", "side"):
+            if shown.get(later, 0) is None:
+                del shown[later]  # runs without one keep the address that they had before there were any
         return {"kind": type(value).__name__} | shown
     if isinstance(value, (list, tuple)):
         return [describe(v) for v in value]

@@ -15,10 +15,12 @@ from torch import nn
 
 from balcal.backbones.from_timm import PREFIX, from_timm
 from balcal.core import BalcalError
-from balcal.data.catalog import Dataset
+from balcal.data.dataset import Dataset
+from balcal.data.foreign import foreign, is_foreign
 from balcal.methods.vanilla import VANILLA
 from balcal.naming import unknown
 from balcal.recipe import ROLES, Method, Recipe, Task
+from balcal.tasks.foreign import foreign_task
 
 KINDS = {
     "methods": "METHODS",
@@ -75,11 +77,17 @@ def backbone(name: str, channels: int = 3, weights: bool = True) -> nn.Module:
 
 
 def dataset(name: str) -> Dataset:
+    """A data set of the catalog, or anybody's own: `folder:PATH`, `npz:PATH`."""
+    if is_foreign(name):
+        return foreign(name)
     found: Dataset = _named("datasets", "data set", name)
     return found
 
 
 def task(name: str) -> Task:
+    """A task by name; for anybody's own data, a task made for it."""
+    if is_foreign(name):
+        return foreign_task(foreign(name))
     found: Task = _named("tasks", "task", name)
     return found
 

@@ -143,7 +143,7 @@ def _train_run(run: Run, machine: Machine, progress: Progress, parent: ParentRun
         model = build(recipe).to(device)
     if parent:
         start_from(model, parent, recipe)
-    seen, plain = Pixels.of(dataset, device, recipe.task.augment), Pixels.of(dataset, device)
+    seen, plain = (Pixels.of(dataset, device, augment, recipe.task.side) for augment in (recipe.task.augment, "none"))
     train = MemoryBatches(splits.train.to(device), seen, plan.batch_size, recipe.seed, world.rank, world.size)
     val = MemoryBatches(splits.val.to(device), plain, 2 * plan.batch_size, None, world.rank, world.size)
     run_epochs(Session(model, train, val, plan, recipe.seed, run, progress, world))

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from balcal.core import BalcalError
-from balcal.data.catalog import Dataset
+from balcal.data.dataset import Dataset
 from balcal.data.images import ImageSet
 from balcal.randomness import generator, seed_torch
 
@@ -44,17 +44,23 @@ class Pixels:
     shift: Tensor
     augment: str = "none"
     pad: int = 4
+    side: int | None = None
+    """to resize to, after all else"""
 
     @staticmethod
-    def of(dataset: Dataset, device: torch.device, augment: str = "none") -> Pixels:
+    def of(dataset: Dataset, device: torch.device, augment: str = "none", side: int | None = None) -> Pixels:
         mean, std = (torch.tensor(x, device=device) for x in (dataset.mean, dataset.std))
-        return Pixels(1 / (255 * std), mean / std, augment)
+        return Pixels(1 / (255 * std), mean / std, augment, side=side)
 
     def __call__(self, images: Tensor, draws: Tensor) -> Tensor:
         """`draws` (N, 3), uniform in [0, 1): for each image its vertical shift, its horizontal shift, its flip."""
         if self.augment != "none":
             images = self._augmented(images, draws.to(images.device))
-        return (images * self.scale).sub_(self.shift).permute(0, 3, 1, 2)  # a view: channels last in memory
+        seen = (images * self.scale).sub_(self.shift).permute(0, 3, 1, 2)  # a view: channels last in memory
+        if self.side is None or self.side == seen.shape[-1] == seen.shape[-2]:
+            return seen
+        size = (self.side, self.side)
+        return torch.nn.functional.interpolate(seen, size, mode="bicubic", align_corners=False, antialias=True)
 
     def _augmented(self, images: Tensor, draws: Tensor) -> Tensor:
         n, height, width, _ = images.shape
@@ -100,13 +106,13 @@ class MemoryBatches:
         if self.seed is not None:
             order = torch.randperm(n, generator=generator(self.seed, "order", epoch))
             draws = torch.rand(n, 3, generator=generator(self.seed, "augment", epoch))
-        together = max(1, AT_ONCE // (self.batch_size * self.data.images[0].numel()))
+        together = max(1, AT_ONCE // (self.batch_size * self.data.store[0].numel()))
         for first in range(start, len(self), together):
             steps = range(first, min(first + together, len(self)))
             mine = [slice(i * self.batch_size + self.rank, min((i + 1) * self.batch_size, n), self.size) for i in steps]
             rows, draw = (torch.cat([x[share] for share in mine]) for x in (order, draws))
             rows, sizes = rows.to(device), [len(range(n)[share]) for share in mine]
-            images = self.pixels(self.data.images.index_select(0, rows), draw)
+            images = self.pixels(self.data.pick(rows), draw)
             labels = self.data.labels.index_select(0, rows)
             yield from zip(torch.split(images, sizes), torch.split(labels, sizes), strict=True)
 

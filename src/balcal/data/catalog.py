@@ -1,55 +1,53 @@
-"""One row per data set."""
+"""One row per data set: what it is, what it weighs, where it comes from. `sources.py` has its files and checksums."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from balcal.data.images import ImageSet, read_mosaic
+from balcal.data import sources
+from balcal.data.cifar import Relabelled, soft_labels
+from balcal.data.dataset import Dataset
+from balcal.data.imagenets import subfolders, tiny_names
+from balcal.data.images import ImageSet, Parts, read_mosaic
+
+__all__ = ["DATASETS", "Dataset"]
 
 EMBEDDED = Path(__file__).parent / "embedded"
-
-
-@dataclass(frozen=True)
-class Dataset:
-    """A training part and a test part, and what one must know to use them."""
-
-    name: str
-    classes: tuple[str, ...]
-    load: Callable[[], tuple[ImageSet, ImageSet]]
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    licence: str
-    source: str
-
-    @property
-    def num_classes(self) -> int:
-        return len(self.classes)
-
-    @property
-    def channels(self) -> int:
-        return len(self.mean)
+DIGITS = tuple(str(k) for k in range(10))
+THINGS = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+HUNDRED = (
+    "apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can castle "
+    "caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur dolphin elephant "
+    "flatfish forest fox girl hamster house kangaroo keyboard lamp lawn_mower leopard lion lizard lobster man "
+    "maple_tree motorcycle mountain mouse mushroom oak_tree orange orchid otter palm_tree pear pickup_truck pine_tree "
+    "plain plate poppy porcupine possum rabbit raccoon ray road rocket rose sea seal shark shrew skunk skyscraper "
+    "snail snake spider squirrel streetcar sunflower sweet_pepper table tank telephone television tiger tractor train "
+    "trout tulip turtle wardrobe whale willow_tree wolf woman worm"
+)
+TEXTURES = (
+    "banded", "blotchy", "braided", "bubbly", "bumpy", "chequered", "cobwebbed", "cracked", "crosshatched",
+    "crystalline",
+)  # fmt: skip
 
 
 @cache
-def fashion() -> tuple[ImageSet, ImageSet]:
+def fashion() -> Parts:
     """12,000 images of Fashion-MNIST that travel with the package."""
     with np.load(EMBEDDED / "fashion-labels.npz") as labels:
         parts = [(part, torch.from_numpy(labels[part].astype(np.int64))) for part in ("train", "test")]
     train, test = (
-        ImageSet(torch.from_numpy(read_mosaic(EMBEDDED / f"fashion-{part}.webp", len(y), 28))[..., None], y)
+        ImageSet(torch.from_numpy(read_mosaic(EMBEDDED / f"fashion-{part}.webp", 28)[: len(y), ..., None]), y)
         for part, y in parts
     )
     return train, test
 
 
 @cache
-def digits() -> tuple[ImageSet, ImageSet]:
+def digits() -> Parts:
     """scikit-learn's 1,797 digits of 8 x 8 pixels; the last 500, by other writers, are the test part."""
     from sklearn.datasets import load_digits
 
@@ -58,6 +56,48 @@ def digits() -> tuple[ImageSet, ImageSet]:
     whole = ImageSet(images, torch.from_numpy(bunch.target.astype(np.int64)))
     rows = torch.arange(len(whole))
     return whole.take(rows[:-500]), whole.take(rows[-500:])
+
+
+def _tiny_names() -> tuple[str, ...]:
+    return tuple(tiny_names(sources.TINY_IMAGENET.locate().path))
+
+
+def _synsets() -> tuple[str, ...]:
+    return tuple(subfolders(sources.IMAGENET.locate().path / "train"))
+
+
+CIFAR10 = Dataset(
+    "cifar10",
+    THINGS,
+    sources.CIFAR10,
+    mean=(0.4914, 0.4822, 0.4465),
+    std=(0.2470, 0.2435, 0.2616),
+    sizes=(50_000, 10_000),
+    side=32,
+    licence="none stated; cite Krizhevsky 2009; research use",
+    source="https://www.cs.toronto.edu/~kriz/cifar.html",
+    augment="crop+flip",
+    ood=("svhn", "cifar100", "textures"),
+    votes=partial(soft_labels, sources.CIFAR10H),
+)
+
+
+def _cifar10n(name: str, wrong: str) -> Dataset:
+    """The images of CIFAR-10 with training labels by people in a hurry; validation labels are such too."""
+    return Dataset(
+        f"cifar10n-{name}",
+        THINGS,
+        Relabelled(sources.CIFAR10, sources.CIFAR10N, name),
+        mean=CIFAR10.mean,
+        std=CIFAR10.std,
+        sizes=CIFAR10.sizes,
+        side=32,
+        licence="labels CC BY-NC 4.0 (Wei et al. 2022); images as cifar10",
+        source=f"https://github.com/UCSC-REAL/cifar-10-100n, {name}: {wrong} of the training labels are wrong",
+        augment=CIFAR10.augment,
+        ood=CIFAR10.ood,
+        votes=CIFAR10.votes,
+    )
 
 
 DATASETS = {
@@ -69,17 +109,94 @@ DATASETS = {
             fashion,
             mean=(0.2843,),
             std=(0.3516,),
+            sizes=(10_000, 2_000),
+            side=28,
             licence="MIT, (c) 2017 Zalando SE",
             source="10,000 + 2,000 images of Fashion-MNIST, inside the package",
         ),
         Dataset(
             "digits",
-            tuple(str(k) for k in range(10)),
+            DIGITS,
             digits,
             mean=(0.305,),
             std=(0.376,),
+            sizes=(1_297, 500),
+            side=8,
             licence="BSD-3-Clause",
             source="scikit-learn's digits",
+        ),
+        CIFAR10,
+        *(
+            _cifar10n(name, wrong)
+            for name, wrong in (
+                ("aggre", "9 %"),
+                ("random1", "17 %"),
+                ("random2", "18 %"),
+                ("random3", "18 %"),
+                ("worse", "40 %"),
+            )
+        ),
+        Dataset(
+            "cifar100",
+            tuple(HUNDRED.split()),
+            sources.CIFAR100,
+            mean=(0.5071, 0.4865, 0.4409),
+            std=(0.2673, 0.2564, 0.2762),
+            sizes=(50_000, 10_000),
+            side=32,
+            licence="none stated; cite Krizhevsky 2009; research use",
+            source="https://www.cs.toronto.edu/~kriz/cifar.html",
+            augment="crop+flip",
+            ood=("svhn", "cifar10", "textures"),
+        ),
+        Dataset(
+            "svhn",
+            DIGITS,
+            sources.SVHN,
+            mean=(0.4377, 0.4438, 0.4728),
+            std=(0.1980, 0.2010, 0.1970),
+            sizes=(73_257, 26_032),
+            side=32,
+            licence="non-commercial use; cite Netzer et al. 2011",
+            source="http://ufldl.stanford.edu/housenumbers",
+            ood=("cifar10", "cifar100", "textures"),
+        ),
+        Dataset(
+            "tiny-imagenet",
+            tuple(f"class {k}" for k in range(200)),
+            sources.TINY_IMAGENET,
+            mean=(0.4802, 0.4481, 0.3975),
+            std=(0.2770, 0.2691, 0.2821),
+            sizes=(100_000, 10_000),
+            side=64,
+            licence="ImageNet's terms: non-commercial research",
+            source="http://cs231n.stanford.edu/tiny-imagenet-200.zip",
+            augment="crop+flip",
+            names=_tiny_names,
+        ),
+        Dataset(
+            "imagenet",
+            tuple(f"class {k}" for k in range(1000)),
+            sources.IMAGENET,
+            mean=(0.485, 0.456, 0.406),
+            std=(0.229, 0.224, 0.225),
+            sizes=(1_281_167, 50_000),
+            side=224,
+            licence="ImageNet's terms: non-commercial research, by registration",
+            source="https://image-net.org (ILSVRC 2012)",
+            augment="crop+flip",
+            names=_synsets,
+        ),
+        Dataset(
+            "textures",
+            TEXTURES,
+            sources.TEXTURES,
+            mean=(0.5, 0.5, 0.5),
+            std=(0.25, 0.25, 0.25),
+            sizes=(0, 1_200),
+            side=32,
+            licence="Describable Textures Dataset: for research",
+            source="ten classes of DTD at 32 x 32 pixels, for judging only",
         ),
     )
 }

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 
 from balcal.core import BalcalError
 from balcal.data.images import ImageSet, Splits
 
+AT_ONCE = 10_000
+"""images to look at in one go: a large set is never in memory as a whole"""
 USES = {
     "train": "fits the weights, and gamma where it is solved on training batches",
     "select": "chooses the epoch",
@@ -24,8 +29,9 @@ def roles(splits: Splits) -> dict[str, ImageSet]:
 
 def digest(part: ImageSet) -> str:
     """Sixteen letters that change with any pixel or label."""
-    content = hashlib.sha256(str(tuple(part.images.shape)).encode())
-    content.update(part.images.cpu().contiguous().numpy().tobytes())
+    content = hashlib.sha256(str(part.shape).encode())
+    for piece in _pieces(part):
+        content.update(np.ascontiguousarray(piece).data)
     content.update(part.labels.cpu().long().contiguous().numpy().tobytes())
     return content.hexdigest()[:16]
 
@@ -38,14 +44,22 @@ def shared_images(first: ImageSet, second: ImageSet) -> int:
     >>> shared_images(ImageSet(images[:3], torch.zeros(3)), ImageSet(images[2:], torch.zeros(2)))
     1
     """
-    if first.images.shape[1:] != second.images.shape[1:]:
+    if first.shape[1:] != second.shape[1:]:
         return 0
-    seen = {row.tobytes() for row in _rows(first)}
-    return sum(row.tobytes() in seen for row in _rows(second))
+    seen = set(_marks(first))
+    return sum(mark in seen for mark in _marks(second))
 
 
-def _rows(part: ImageSet) -> Any:
-    return np.asarray(part.images.cpu().contiguous().numpy())
+def _marks(part: ImageSet) -> Iterator[bytes]:
+    """One for each image. Sixteen bytes, because a million images themselves would not fit into memory."""
+    for piece in _pieces(part):
+        yield from (hashlib.blake2b(row.tobytes(), digest_size=16).digest() for row in piece)
+
+
+def _pieces(part: ImageSet) -> Iterator[NDArray[np.uint8]]:
+    for first in range(0, len(part), AT_ONCE):
+        rows = torch.arange(first, min(first + AT_ONCE, len(part)), device=part.labels.device)
+        yield part.pick(rows).cpu().numpy()
 
 
 def manifest(splits: Splits) -> dict[str, Any]:

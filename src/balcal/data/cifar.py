@@ -1,0 +1,145 @@
+"""CIFAR-10 and CIFAR-100 (Krizhevsky 2009): the authors' two formats, and mosaics. Labels that people gave to CIFAR-10.
+
+A mosaic is one picture of tiles, a hundred to a row, image i in tile i; `labels.npz` beside it has the labels.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from balcal.core import BalcalError
+from balcal.data.images import ImageSet, Parts, read_mosaic
+from balcal.data.pickled import unpickle
+from balcal.data.stored import Stored
+
+PIXELS = 3 * 32 * 32
+
+
+def image_set(images: NDArray[np.uint8], labels: Any) -> ImageSet:
+    numbers = np.asarray(labels, np.int64)
+    return ImageSet(torch.from_numpy(np.ascontiguousarray(images)), torch.from_numpy(numbers))
+
+
+def _from_planes(planes: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """(N, 3072), each image as its red, green and blue plane, to (N, 32, 32, 3)."""
+    if planes.dtype != np.uint8 or planes.ndim != 2 or planes.shape[1] != PIXELS:
+        raise ValueError(f"images should be bytes (N, {PIXELS}), not {planes.dtype} {planes.shape}")
+    return planes.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+
+
+def _pickles(paths: Iterable[Path], key: bytes) -> ImageSet:
+    images, labels = [], []
+    for path in paths:
+        with open(path, "rb") as file:
+            batch = unpickle(file)
+        images.append(_from_planes(batch[b"data"]))
+        labels += batch[key]
+    return image_set(np.concatenate(images), labels)
+
+
+def _records(paths: Iterable[Path], label_bytes: int) -> ImageSet:
+    """Labels then pixels, record after record; with two labels the second is the finer one."""
+    raw = np.concatenate([np.fromfile(path, np.uint8) for path in paths])
+    size = label_bytes + PIXELS
+    if len(raw) % size:
+        raise ValueError(f"{len(raw):,} bytes are no whole number of records of {size:,}: it is cut off")
+    records = raw.reshape(-1, size)
+    return image_set(_from_planes(records[:, label_bytes:]), records[:, label_bytes - 1])
+
+
+def batches_py(folder: Path) -> Parts:
+    train = _pickles([folder / f"data_batch_{i}" for i in range(1, 6)], b"labels")
+    return train, _pickles([folder / "test_batch"], b"labels")
+
+
+def batches_bin(folder: Path) -> Parts:
+    train = _records([folder / f"data_batch_{i}.bin" for i in range(1, 6)], 1)
+    return train, _records([folder / "test_batch.bin"], 1)
+
+
+def cifar100_py(folder: Path) -> Parts:
+    return _pickles([folder / "train"], b"fine_labels"), _pickles([folder / "test"], b"fine_labels")
+
+
+def cifar100_bin(folder: Path) -> Parts:
+    return _records([folder / "train.bin"], 2), _records([folder / "test.bin"], 2)
+
+
+def mosaics(folder: Path) -> Parts:
+    with np.load(folder / "labels.npz", allow_pickle=False) as labels:
+        parts = [(part, labels[part]) for part in ("train", "test")]
+    train, test = (image_set(_tiles(folder, part)[: len(y)], y) for part, y in parts)
+    return train, test
+
+
+def textures(folder: Path) -> Parts:
+    """A set that is only ever judged on: its training part is empty."""
+    with np.load(folder / "labels.npz", allow_pickle=False) as labels:
+        test = image_set(read_mosaic(folder / "textures.webp", 32, "RGB")[: len(labels["texture"])], labels["texture"])
+    return test.take(torch.arange(0)), test
+
+
+def _tiles(folder: Path, part: str) -> NDArray[np.uint8]:
+    paths = [p for p in sorted(folder.glob(f"{part}*")) if p.suffix in (".webp", ".png", ".jpg")]
+    return np.concatenate([read_mosaic(path, 32, "RGB") for path in paths])
+
+
+def read_votes(folder: Path) -> NDArray[np.float64]:
+    """(N, K): what share of the people who were asked saw which class."""
+    if (folder / "cifar10h.npz").exists():
+        with np.load(folder / "cifar10h.npz", allow_pickle=False) as arrays:
+            counts = arrays["counts"]
+    else:
+        counts = np.load(folder / "cifar10h-counts.npy", allow_pickle=False)
+    shares: NDArray[np.float64] = counts / counts.sum(1, keepdims=True)
+    return shares
+
+
+def read_noisy(folder: Path) -> dict[str, NDArray[np.int64]]:
+    """By name: aggre, worse, random1, random2, random3."""
+    if (folder / "cifar10n.npz").exists():
+        with np.load(folder / "cifar10n.npz", allow_pickle=False) as arrays:
+            found = dict(arrays)
+    else:
+        with zipfile.ZipFile(folder / "CIFAR-10_human.pt") as saved:  # a file of torch.save is a zip around a pickle
+            name = next(n for n in saved.namelist() if n.endswith("/data.pkl"))
+            with saved.open(name) as file:
+                found = unpickle(file)
+    texts = {k.decode() if isinstance(k, bytes) else k: v for k, v in found.items()}
+    return {name.replace("_label", ""): np.asarray(v, np.int64) for name, v in texts.items()}
+
+
+@dataclass(frozen=True)
+class Relabelled:
+    """Training labels by people in a hurry; the test part keeps the true ones."""
+
+    images: Stored[Parts]
+    labels: Stored[dict[str, NDArray[np.int64]]]
+    name: str
+
+    @property
+    def stored(self) -> tuple[Stored[Any], ...]:
+        return self.images, self.labels
+
+    def __call__(self) -> Parts:
+        train, test = self.images()
+        noisy = torch.from_numpy(self.labels()[self.name])
+        if len(noisy) != len(train) or (noisy == train.labels).double().mean() < 0.5:
+            raise BalcalError(
+                f"the labels of {self.labels.name} are not for the images of {self.images.name}: {len(noisy):,} labels "
+                f"for {len(train):,} images, or most of them wrong; both must be in the original order"
+            )
+        return ImageSet(train.store, noisy, train.rows), test
+
+
+def soft_labels(votes: Stored[NDArray[np.float64]]) -> Tensor:
+    return torch.from_numpy(votes())

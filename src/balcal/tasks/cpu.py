@@ -1,0 +1,30 @@
+"""Real CIFAR images for machines without a GPU: a few minutes on two cores, with a network that overfits.
+
+A share of the training images and no augmentation, so that a small network learns them by heart within minutes and
+becomes over-confident as the paper's large ones do within days. All 10,000 test images judge.
+"""
+
+from __future__ import annotations
+
+from balcal.recipe import Plan, Task
+
+BACKBONE = "wrn-10-1"
+"""about 1,000 training images a second on two cores"""
+SECOND_STAGES = {"tst": {"plan.epochs": 5}, "vtst": {"plan.epochs": 5}, "pcs": {"plan.epochs": 20}}
+
+
+def _small(dataset: str, train_size: int, epochs: int) -> Task:
+    return Task(
+        f"{dataset}-cpu",
+        dataset=dataset,
+        backbone=BACKBONE,
+        plan=Plan(epochs=epochs, batch_size=64, optimiser="adam", lr=3e-3, schedule="cosine"),
+        val_size=2_500,
+        train_size=train_size,
+        tuned=SECOND_STAGES,
+        about=f"{train_size:,} real images of {dataset} to train on, 2,500 to validate, 10,000 to judge; no GPU needed",
+    )
+
+
+TASKS = {t.name: t for t in (_small("cifar10", 5_000, epochs=30), _small("cifar100", 10_000, epochs=20))}
+"""A hundred classes need more images each, and are learnt by heart in fewer epochs of more steps."""

@@ -1,0 +1,111 @@
+"""Downloads, from a server of the test's own: right, wrong, broken off, absent, forbidden."""
+
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from data_files import cifar10_members, debris, like, place, sha256, tarred
+
+from balcal.core import BalcalError
+from balcal.data import places, sources
+from balcal.data.places import OFFLINE, Download, fetch
+from balcal.data.stored import Form, Stored
+
+__all__ = ["place"]
+
+
+class Shop(BaseHTTPRequestHandler):
+    """Hands out `content`; as often as `interruptions` says it hangs up half-way."""
+
+    content, interruptions, asked = b"", 0, 0
+
+    def do_GET(self):
+        Shop.asked += 1
+        if self.path.startswith("/absent"):
+            self.send_error(404)
+            return
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(self.content)))
+        self.end_headers()
+        broken = Shop.asked <= Shop.interruptions
+        self.wfile.write(self.content[: len(self.content) // 2] if broken else self.content)
+
+    def log_message(self, *arguments):
+        pass
+
+
+@pytest.fixture
+def shop(monkeypatch):
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Shop)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    Shop.content, Shop.interruptions, Shop.asked = b"", 0, 0
+    monkeypatch.delenv(OFFLINE, raising=False)
+    monkeypatch.setattr(places.time, "sleep", lambda seconds: None)
+    for variable in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(variable, raising=False)
+    yield f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture
+def archive(tmp_path):
+    return tarred(tmp_path / "small.tar.gz", cifar10_members("cifar-10-batches-py", "py")[0])
+
+
+def test_fetch_check_unpack_read(place, shop, archive, tmp_path, monkeypatch):
+    Shop.content = archive.read_bytes()
+    stored = like(sources.CIFAR10, "cifar-10-batches-py", archive, [f"{shop}/small.tar.gz"])
+    train, test = stored()
+    assert (len(train), len(test)) == (20, 3)
+    assert debris(tmp_path / "cache")[:2] == ["cifar-10-batches-py", "cifar-10-batches-py/data_batch_1"]
+    monkeypatch.setenv(OFFLINE, "1")
+    assert stored()[0] is train
+    assert Shop.asked == 1, "fetched once"
+
+
+def test_a_transfer_that_breaks_off_is_tried_again(place, shop, archive):
+    Shop.content, Shop.interruptions = archive.read_bytes(), 2
+    assert len(like(sources.CIFAR10, "cifar-10-batches-py", archive, [f"{shop}/small.tar.gz"])()[0]) == 20
+    assert Shop.asked == 3
+
+
+@pytest.mark.parametrize(("interruptions", "reason"), [(99, "the transfer broke off"), (0, "published checksum")])
+def test_what_never_arrives_whole_leaves_nothing(interruptions, reason, place, shop, archive, tmp_path):
+    Shop.content, Shop.interruptions = archive.read_bytes()[::-1], interruptions
+    stored = like(sources.CIFAR10, "cifar-10-batches-py", archive, [f"{shop}/small.tar.gz"])
+    with pytest.raises(BalcalError, match=f"data set `cifar10` is not on this machine and could not .*{reason}"):
+        stored()
+    assert Shop.asked == 3
+    assert debris(tmp_path / "cache") == []
+
+
+def test_the_second_address_serves_when_the_first_does_not(place, shop, archive, tmp_path):
+    Shop.content = archive.read_bytes()
+    urls = ("http://127.0.0.1:9/nobody", f"{shop}/absent/small.tar.gz", f"{shop}/small.tar.gz")
+    got = fetch(Download("small.tar.gz", urls, sha256(archive)), tmp_path / "here")
+    assert got.read_bytes() == Shop.content
+    assert Shop.asked == 2, "an answer of 404 is final"
+
+
+def test_files_that_are_no_archive_are_fetched_one_by_one(place, shop, archive, tmp_path):
+    Shop.content = archive.read_bytes()
+    names = ("a.mat", "b.mat")
+    downloads = tuple(Download(name, (f"{shop}/{name}",), sha256(archive)) for name in names)
+    form = Form(".", tuple((name, "") for name in names), debris, downloads)
+    assert Stored("svhn", (form,))() == list(names)
+
+
+def test_offline_means_offline(place, shop, archive, monkeypatch):
+    monkeypatch.setenv(OFFLINE, "1")
+    stored = like(sources.CIFAR10, "cifar-10-batches-py", archive, [f"{shop}/small.tar.gz"])
+    with pytest.raises(BalcalError) as told:
+        stored()
+    for part in ("`cifar10`", "small.tar.gz", "cifar-10-batches-py", "`balcal data cifar10`", "BALCAL_DATA"):
+        assert part in str(told.value)
+    assert str(place) in str(told.value)
+    with pytest.raises(BalcalError, match="may not be fetched"):
+        fetch(stored.forms[0].downloads[0], place)
+    assert Shop.asked == 0
