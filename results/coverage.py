@@ -1,6 +1,6 @@
 """How often does a 95 % interval of ECE hold the true value? Simulated models whose calibration is known.
 
-python results/coverage.py        (about two minutes on two cores)
+python results/coverage.py        (about three minutes on two cores)
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def cover(model: str, shape: str, n: int) -> dict[str, object]:
         held["percentile"] += plain.low <= truth <= plain.high
         held["ours"] += ours.low <= truth <= ours.high
         held["below floor"] += ece <= np.quantile(floor, 0.975)
-    shares = {name: round(count / TRIALS, 3) for name, count in held.items()}
+    shares = {name: round(float(count) / TRIALS, 3) for name, count in held.items()}
     return {
         "model": model,
         "confidences": shape,

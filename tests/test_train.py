@@ -218,7 +218,7 @@ def test_labels_of_any_whole_kind_will_do(kind):
         assert model.loss(x, given).isfinite()
 
 
-def test_without_a_folder_ctrl_c_is_just_ctrl_c():
+def test_without_a_folder_ctrl_c_is_just_ctrl_c(request):
     """Nothing is saved, so nothing may say that it is."""
     train, val, _, _ = loaders()
 
@@ -230,6 +230,8 @@ def test_without_a_folder_ctrl_c_is_just_ctrl_c():
         __iter__ = staticmethod(interrupted)
         __len__ = staticmethod(lambda: len(train))
 
+    usual = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, usual))
     with pytest.raises(KeyboardInterrupt):
         balcal.fit(balcal.wrap(net(), 4, "balcal"), Loader(), val, epochs=2, quiet=True)
 

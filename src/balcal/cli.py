@@ -111,6 +111,7 @@ def audit(
 ) -> None:
     """ECE as Guo et al., torchmetrics, netcal and the paper's code compute it, and why they differ."""
     from balcal.arrays import read_arrays
+    from balcal.metrics.audit import SAME
     from balcal.metrics.audit import audit as audit_arrays
 
     told = audit_arrays(**read_arrays(predictions, labels, kind).named())
@@ -120,7 +121,7 @@ def audit(
     _print_table(
         ["convention", "ECE %", "differs", "why"],
         [
-            [f.name, f"{f.value * 100:.3f}", f"{f.difference * 100:+.3f}" if f.difference else "", f.why]
+            [f.name, f"{f.value * 100:.3f}", f"{f.difference * 100:+.3f}" if abs(f.difference) >= SAME else "", f.why]
             for f in told.findings
         ],
         f"{told.samples:,} samples, {told.classes} classes",

@@ -33,12 +33,18 @@ def run_demo(out: Path, seed: int = 0, device: str | None = None, task: str = "f
     print(f"reliability diagram: {picture}", file=sys.stderr)
 
 
+WORDS = {"perfect": "like perfect", "over": "over-confident", "under": "under-confident", "mixed": "over and under"}
+
+
 def comparison(verdicts: dict[str, Verdict], title: str) -> Table:
-    """Percent, except NLL."""
-    table = Table(title=title, title_justify="left")
-    table.add_column("method")
-    for name in ("accuracy", "ECE (15 bins)", "NLL", "confidence"):
-        table.add_column(name, justify="right")
+    """Percent, except NLL. `perfect` is what a perfect model with these confidences may score."""
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("method", no_wrap=True)
+    for name in ("accuracy", "ECE", "95 %", "perfect", "NLL"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
     for name, v in verdicts.items():
-        table.add_row(name, f"{v.accuracy:.2%}", f"{v.ece:.2%}", f"{v.nll:.4f}", f"{v.mean_confidence:.2%}")
+        bounds = " to ".join(f"{x * 100:.1f}" for x in v.ece_interval)
+        figures = (f"{v.accuracy:.2%}", f"{v.ece:.2%}", bounds, f"up to {v.floor_high * 100:.1f}", f"{v.nll:.4f}")
+        table.add_row(name, *figures, WORDS[v.kind])
     return table

@@ -149,9 +149,7 @@ def _on_edges(conf: Floats) -> int:
 def _why_bins(top: TopLabels, bins: int, value: float, ours: float) -> str:
     table = bin_table(top, bins)
     busiest = table.count.max() / table.samples
-    change = (
-        "more gaps of opposite sign cancel inside a bin" if value < ours else "fewer cancel, and more noise is counted"
-    )
+    change = "other samples share a bin, and " + ("more" if value < ours else "less") + " of their gaps cancels"
     if abs(value - ours) < SAME:
         change = "nowhere do gaps of opposite sign meet in a bin, so their number does not matter"
     return f"{change}; {busiest:.0%} of the samples share the fullest bin"

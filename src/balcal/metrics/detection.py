@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import rankdata
 
 from balcal.core import BalcalError
 from balcal.metrics.inputs import as_tensor, read
@@ -25,9 +24,9 @@ def auroc(*, scores_in: Any, scores_out: Any) -> float:
     0.75
     """
     inside, outside = _scores(scores_in, scores_out)
-    ranks = rankdata(np.concatenate([inside, outside]))[: len(inside)].sum()
-    n, m = len(inside), len(outside)
-    return float((ranks - n * (n + 1) / 2) / (n * m))
+    inside, outside = np.sort(inside), np.sort(outside)
+    below, not_above = (np.searchsorted(outside, inside, side).sum() for side in ("left", "right"))
+    return float((below + not_above) / 2 / (len(inside) * len(outside)))
 
 
 def fpr95(*, scores_in: Any, scores_out: Any, tpr: float = 0.95) -> float:
@@ -87,12 +86,10 @@ def _scores(*given: Any) -> tuple[Floats, Floats]:
 
 def _average_precision(positive: Floats, negative: Floats) -> float:
     """sum over thresholds of (recall gained) x precision; a threshold takes all samples of one score."""
-    scores = np.concatenate([positive, negative])
-    order = np.argsort(-scores, kind="stable")
-    hits = np.cumsum(order < len(positive))
-    ends = np.flatnonzero(np.append(np.diff(scores[order]) != 0, True))
-    gained = np.diff(np.append(0, hits[ends]))
-    return float(gained @ (hits[ends] / (ends + 1)) / len(positive))
+    thresholds, gained = np.unique(positive, return_counts=True)
+    hits = len(positive) - np.cumsum(gained) + gained
+    alarms = len(negative) - np.searchsorted(np.sort(negative), thresholds, "left")
+    return float(gained @ (hits / (hits + alarms)) / len(positive))
 
 
 class DetectionScores:

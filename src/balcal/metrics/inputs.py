@@ -17,7 +17,7 @@ from torch import Tensor
 
 from balcal.core import BalcalError, check_labels
 
-CELLS = 1 << 20
+CELLS = 1 << 21
 """numbers read at once"""
 TOLERANCE = 0.01
 """how far from one a row may sum: half precision with many classes needs some room"""
@@ -73,10 +73,18 @@ class Rows:
     def top(self) -> TopLabels:
         conf, right = [], []
         for given, _, labels in self.chunks():
-            best, pick = given.max(1)
-            conf.append((best.double().exp() if self.logs else best.double()).clamp(max=1).cpu())
+            pick = first_largest(given)
+            best = given.gather(1, pick[:, None])[:, 0].double()
+            conf.append((best.exp() if self.logs else best).clamp(max=1).cpu())
             right.append((pick == labels).cpu())
         return TopLabels(torch.cat(conf), torch.cat(right), self.table.dtype)
+
+
+def first_largest(table: Tensor) -> Tensor:
+    """The column of each row's largest number, the first of equal ones. numpy's is twice as fast as torch's."""
+    if table.device.type == "cpu" and table.dtype in (torch.float32, torch.float64):
+        return torch.from_numpy(table.numpy().argmax(1))
+    return table.max(1).indices
 
 
 def _complain(probs: Tensor, off: float) -> None:

@@ -81,9 +81,8 @@ def smooth_error(grid: NDArray[np.float64], sigma: float | None = None) -> float
 def sorted_top(top: TopLabels) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """(confidences in ascending order, right answers of the samples up to each): ties spread evenly over their group,
     so that the order of the samples does not matter."""
-    conf, order = torch.sort(top.conf)
-    right = torch.cumsum(top.right[order].double(), 0).numpy()
-    values = conf.numpy()
+    values = np.sort(top.conf.numpy())
+    right = np.searchsorted(np.sort(top.conf[top.right].numpy()), values, "right").astype(np.float64)
     last = np.append(values[1:] != values[:-1], True)
     if not last.all():
         ends = np.flatnonzero(last)

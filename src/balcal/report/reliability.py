@@ -7,33 +7,29 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-import torch
+import numpy as np
 
 from balcal.core import Predictions
 from balcal.files import write_atomic
-from balcal.metrics.bins import bin_of
+from balcal.metrics.bins import Floats, bin_table
+from balcal.metrics.inputs import read
 from balcal.metrics.verdict import verdict
 
 INK, GRID, BAR, OVER, UNDER = "#22303c", "#d9dfe4", "#4c78a8", "#e4572e", "#54a24b"
 FEW = 10
 
 
-def reliability_table(predictions: Predictions, bins: int = 15) -> dict[str, torch.Tensor]:
+def reliability_table(predictions: Predictions, bins: int = 15) -> dict[str, Floats]:
     """Per bin: how many samples, their mean confidence, their accuracy (NaN where there is none).
 
+    >>> import torch
     >>> p = Predictions(torch.tensor([[0.9, 0.1], [0.3, 0.7]]).log(), torch.tensor([0, 0]))
     >>> reliability_table(p, bins=5)["count"].tolist()
     [0.0, 0.0, 0.0, 1.0, 1.0]
     """
-    conf, pick = predictions.probs.double().max(1)
-    right = (pick == predictions.labels).double()
-    where = bin_of(conf, bins)
-
-    def per_bin(values: torch.Tensor) -> torch.Tensor:
-        return torch.zeros(bins, dtype=torch.float64).index_add_(0, where, values)
-
-    count = per_bin(torch.ones_like(conf))
-    return {"count": count, "confidence": per_bin(conf) / count, "accuracy": per_bin(right) / count}
+    table = bin_table(read(None, predictions.log_probs, predictions.labels).top(), bins)
+    with np.errstate(invalid="ignore"):
+        return {"count": table.count, "confidence": table.conf / table.count, "accuracy": table.right / table.count}
 
 
 def reliability_diagram(models: Mapping[str, Predictions], path: Path, title: str = "", bins: int = 15) -> None:
@@ -56,7 +52,7 @@ def reliability_diagram(models: Mapping[str, Predictions], path: Path, title: st
 
 
 def _panel(upper: Any, lower: Any, name: str, predictions: Predictions, bins: int) -> None:
-    table = {key: values.numpy() for key, values in reliability_table(predictions, bins).items()}
+    table = reliability_table(predictions, bins)
     judged, width = verdict(predictions), 1 / bins
     centres = [(k + 0.5) * width for k in range(bins)]
     for centre, count, conf, acc in zip(centres, *table.values(), strict=True):
