@@ -159,7 +159,7 @@ def calibrated_model(run: Run, method: Method, device: torch.device) -> tuple[Mo
     """The chosen model with its post-hoc map fitted on the calibration split."""
     model, splits = load_chosen(run, method, device), load_splits(run.recipe.task)
     run.check_data(manifest(splits))
-    model.posthoc = fit_posthoc(model, method.posthoc, _batches(run, splits.calibrate, device)).to(device)
+    model.posthoc = fit_posthoc(model, method.posthoc, batches_of(run, splits.calibrate, device)).to(device)
     return model, splits
 
 
@@ -170,7 +170,7 @@ def calibrated_predictions(
     held_out, test = predictions_of(run, method, device)
     if isinstance(method.posthoc, ReadsOutputs):
         model, splits = calibrated_model(run, method, device)
-        return model.posthoc, predict_batches(model, _batches(run, splits.test, device), role="test"), test
+        return model.posthoc, predict_batches(model, batches_of(run, splits.test, device), role="test"), test
     held_out = held_out.for_fitting()
     fitted = method.posthoc.fit(held_out.log_probs, held_out.labels)
     return fitted, Predictions(fitted(test.log_probs), test.labels, "test"), test
@@ -189,7 +189,7 @@ def predictions_of(run: Run, method: Method, device: torch.device) -> tuple[Pred
     splits = load_splits(run.recipe.task)
     run.check_data(manifest(splits))
     held_out, test = (
-        predict_batches(model, _batches(run, part, device), role=role)
+        predict_batches(model, batches_of(run, part, device), role=role)
         for part, role in ((splits.calibrate, "calibrate"), (splits.test, "test"))
     )
     for stem, predictions in zip(stems, (held_out, test), strict=True):
@@ -197,6 +197,6 @@ def predictions_of(run: Run, method: Method, device: torch.device) -> tuple[Pred
     return held_out, test
 
 
-def _batches(run: Run, part: ImageSet, device: torch.device) -> MemoryBatches:
+def batches_of(run: Run, part: ImageSet, device: torch.device) -> MemoryBatches:
     pixels = Pixels.of(registry.dataset(run.recipe.task.dataset), device, side=run.recipe.task.side)
     return MemoryBatches(part.to(device), pixels, 2 * run.recipe.task.plan.batch_size)
