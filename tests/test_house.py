@@ -17,7 +17,7 @@ FLOORS = [
     ["runs"],
     ["evaluate", "train", "stages", "report"],
     ["sessions", "posthoc"],
-    ["demo", "offline", "inventory"],
+    ["demo", "offline", "inventory", "beyond"],
     ["cli"],
     ["__main__"],
 ]

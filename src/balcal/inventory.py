@@ -13,6 +13,7 @@ from balcal.data.roles import manifest, overlap_sentences
 from balcal.data.shifted import SHIFTS, Shift
 from balcal.data.stored import Stored, verify
 from balcal.evaluate import load_splits
+from balcal.naming import unknown
 from balcal.recipe import Task
 from balcal.report.sheet import contact_sheet
 
@@ -27,7 +28,7 @@ def take_stock(name: str, sheet: Path | None = None) -> Stock:
             raise BalcalError(f"`{name}` holds the test images of `{SHIFTS[name].of}`, corrupted: ask for its sheet")
         return _stock_of_shift(SHIFTS[name])
     if not is_foreign(name) and name not in tasks and name not in datasets:
-        raise BalcalError(registry.unknown("task or data set", name, {*tasks, *datasets, *SHIFTS}))
+        raise BalcalError(unknown("task or data set", name, {*tasks, *datasets, *SHIFTS}))
     task = registry.task(name) if is_foreign(name) or name in tasks else None
     dataset = registry.dataset(task.dataset if task else name)
     train, test = dataset.load()

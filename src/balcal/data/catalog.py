@@ -10,6 +10,7 @@ import torch
 
 from balcal.data import sources
 from balcal.data.cifar import Relabelled, soft_labels
+from balcal.data.corruptions import ROTATION
 from balcal.data.dataset import Dataset
 from balcal.data.imagenets import subfolders, tiny_names
 from balcal.data.images import ImageSet, Parts, read_mosaic
@@ -160,6 +161,7 @@ DATASETS = {
             licence="non-commercial use; cite Netzer et al. 2011",
             source="http://ufldl.stanford.edu/housenumbers",
             ood=("cifar10", "cifar100", "textures"),
+            shift=(ROTATION,),
         ),
         Dataset(
             "tiny-imagenet",

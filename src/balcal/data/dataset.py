@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from balcal.core import BalcalError
+from balcal.data.corruptions import CORRUPTIONS
 from balcal.data.images import Parts
 from balcal.data.stored import Stored
 
@@ -33,6 +34,8 @@ class Dataset:
     """what the paper does to training images"""
     ood: tuple[str, ...] = ()
     """data sets whose test images a network trained on this one has never seen the like of; the paper's first"""
+    shift: tuple[str, ...] = CORRUPTIONS
+    """what its test images are corrupted by, to see how a network fares"""
     votes: Callable[[], Tensor] | None = None
     """what people saw in the test images, (N, K) shares"""
     names: Callable[[], tuple[str, ...]] | None = None

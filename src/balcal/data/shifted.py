@@ -13,18 +13,11 @@ import numpy as np
 import torch
 
 from balcal.core import BalcalError
+from balcal.data.corruptions import CORRUPTIONS, EXTRA, SEVERITIES
 from balcal.data.imagenets import by_folder, part, subfolders
 from balcal.data.images import ImageSet
 from balcal.data.places import Download
 from balcal.data.stored import MALFORMED, Form, Stored
-
-CORRUPTIONS = (
-    "gaussian_noise", "shot_noise", "impulse_noise", "defocus_blur", "glass_blur", "motion_blur", "zoom_blur", "snow",
-    "frost", "fog", "brightness", "contrast", "elastic_transform", "pixelate", "jpeg_compression",
-)  # fmt: skip
-"""the fifteen that are averaged over"""
-EXTRA_CORRUPTIONS = ("speckle_noise", "gaussian_blur", "spatter", "saturate")
-SEVERITIES = (1, 2, 3, 4, 5)
 
 
 @dataclass(frozen=True)
@@ -38,7 +31,7 @@ class Shift:
     read: Callable[[Path, str, int], ImageSet]
     licence: str
     source: str
-    extra: tuple[str, ...] = EXTRA_CORRUPTIONS
+    extra: tuple[str, ...] = EXTRA
     """corruptions beyond the fifteen"""
 
     def load(self, corruption: str, severity: int) -> ImageSet:
@@ -79,7 +72,7 @@ def _shift(name: str, of: str, folder: str, url: str, checksum: str, *, files: t
     download = Download(f"{folder}.tar", (url,), checksum)
     form = Form(folder, tuple((file, "") for file in files), _as_it_lies, (download,))
     read = arrays if "labels.npy" in files else folders
-    extra = EXTRA_CORRUPTIONS if read is arrays else ()
+    extra = EXTRA if read is arrays else ()
     record = url.partition("/files/")[0]
     return Shift(name, of, Stored(name, (form,)), read, "CC BY 4.0", record, extra)
 

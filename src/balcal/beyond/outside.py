@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from balcal import registry
+from balcal.beyond.sitting import Sitting
 from balcal.core import BalcalError, Outputs, Predictions
 from balcal.data.images import ImageSet
 from balcal.evaluate import batches_of
@@ -24,7 +25,6 @@ from balcal.metrics.inputs import read
 from balcal.metrics.resample import percentile
 from balcal.metrics.scoring import entropies
 from balcal.randomness import own_randomness
-from balcal.sittings import Sitting
 
 RESAMPLES = 200
 NEAR = 4
@@ -34,7 +34,7 @@ NEAR = 4
 def evaluate_outside(sitting: Sitting, names: Iterable[str] | None = None) -> dict[str, Any]:
     """Detection figures for each outside set, each on its own, then their mean."""
     dataset = registry.dataset(sitting.run.recipe.task.dataset)
-    names = tuple(names if names is not None else dataset.outside)
+    names = tuple(names if names is not None else dataset.ood)
     if not names:
         raise BalcalError(f"no outside sets are known for {dataset.name}: name some, `--ood svhn,cifar100`")
     known = sitting.splits.test
