@@ -36,7 +36,10 @@ def evaluate_outside(
 ) -> dict[str, Any]:
     """Detection figures for each outside set, each on its own, then their mean; `tick` is told of each one done."""
     dataset = registry.dataset(sitting.run.recipe.task.dataset)
-    names = tuple(names) or dataset.ood
+    asked = tuple(names)
+    names, missing = (asked, {}) if asked else _at_hand(dataset.ood)
+    if missing and not names:
+        raise BalcalError("; ".join(missing.values()))
     if not names:
         raise BalcalError(f"no outside sets are known for `{dataset.name}`: name some, `--against svhn,cifar100`")
     if dataset.name in names:
@@ -59,7 +62,20 @@ def evaluate_outside(
         "mean_entropy": float(-inside["entropy"].mean()),
         "sets": sets,
         "mean": {"over": list(sets), "scores": mean},
+        "missing": missing,
     }
+
+
+def _at_hand(names: Iterable[str]) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Those of the partners that can be had, and why the others cannot."""
+    here, missing = [], {}
+    for name in names:
+        try:
+            registry.dataset(name).load()
+            here.append(name)
+        except BalcalError as error:
+            missing[name] = str(error)
+    return tuple(here), missing
 
 
 def _outside(name: str, sitting: Sitting) -> ImageSet:

@@ -54,7 +54,9 @@ def outside_in_words(told: Told) -> str:
         label = f"mean of {len(told['sets'])}" if number == 0 else ""
         rows.append([label, score, *(_percent(mean[f]) for f in FIGURES), "", ""])
     titles = ["set", "score", "AUROC %", "FPR95 %", "AUPR in %", "AUPR out %", "conf. %", "entropy"]
-    return f"Outside sets, each against {told['images']:,} test images of {told['inside']}\n{_table(titles, rows)}"
+    missing = "".join(f"\nLeft out, and not in the mean: {why}." for why in told["missing"].values())
+    title = f"Outside sets, each against {told['images']:,} test images of {told['inside']}"
+    return f"{title}\n{_table(titles, rows)}{missing}"
 
 
 def human_in_words(told: Told) -> str:
