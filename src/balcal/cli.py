@@ -114,6 +114,25 @@ def calibrate(
 
 
 @app.command()
+def report(
+    source: Annotated[str, typer.Argument(help="A run folder, or FILE.npz with predictions.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Where to write it, FILE.html; beside the source if left out.")
+    ] = None,
+    method: Annotated[
+        str, typer.Option("--with", help="The post-hoc method to show beside the run as trained.")
+    ] = "ts",
+    offline: Offline = False,
+    json: Json = False,
+) -> None:
+    """One HTML page about a run, for people: no other file, no network."""
+    from balcal.report import write_report
+
+    told = write_report(source, out, method)
+    print(_json.dumps(told, indent=2) if json else f"report: {told['report']} ({told['bytes'] / 1000:,.0f} kB)")
+
+
+@app.command()
 def data(
     name: Annotated[str | None, typer.Argument(help="A task or a data set; all of them if left out.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write a contact sheet to this .png.")] = None,

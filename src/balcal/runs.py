@@ -6,6 +6,7 @@ checkpoints/weights-e0007.*.pt     the model after its best epoch
 checkpoints/state-e0015-s000000.*  everything needed to go on from here
 predictions/val.npz, test.npz      log_probs (N, K) and labels (N,), and their role
 data.json                          size, digest and use of each role of the data, and what they have in common
+predictions/test-branch0.npz, ...  what each classifier says by itself, where there are two
 metrics.json                       functions of the predictions; a run that has it is finished
 log.txt, environment.json          when, where, with which versions
 """
