@@ -17,7 +17,7 @@ FLOORS = [
     ["runs"],
     ["evaluate", "train", "stages", "report"],
     ["sessions", "posthoc"],
-    ["demo", "offline", "inventory", "beyond"],
+    ["demo", "offline", "inventory", "beyond", "arena"],
     ["cli"],
     ["__main__"],
 ]
