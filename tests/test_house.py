@@ -15,7 +15,7 @@ FLOORS = [
     ["registry"],
     ["model", "optimise", "health", "progress", "trackers"],
     ["runs"],
-["evaluate", "train", "stages"],
+    ["evaluate", "train", "stages"],
     ["sessions", "posthoc", "plots"],
     ["demo", "offline", "inventory", "beyond", "arena"],
     ["report"],

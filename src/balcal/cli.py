@@ -36,6 +36,10 @@ Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, mps; chosen
 Labels = Annotated[str | None, typer.Option(help="File with the labels, if another: FILE.npz:ARRAY or FILE.npy.")]
 Kind = Annotated[str | None, typer.Option("--as", help="What an array is whose name does not say: probs, logits, ...")]
 Offline = Annotated[bool, typer.Option("--offline", callback=_stay_offline, help="Never use the network.")]
+Track = Annotated[
+    list[str] | None,
+    typer.Option("--track", help="Tell others of each epoch: csv:FILE, tensorboard:DIR, mlflow:URI, wandb:PROJECT."),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
 
 
@@ -50,6 +54,7 @@ def train(
     bf16: Annotated[bool, typer.Option("--bf16", help="Mixed precision (for GPUs; slow on most CPUs).")] = False,
     compile: Annotated[bool, typer.Option("--compile", help="Compile the backbone with torch.compile.")] = False,
     save_every: Annotated[float, typer.Option(help="Seconds between saves in the middle of an epoch.")] = 300.0,
+    track: Track = None,
     offline: Offline = False,
     quiet: Quiet = False,
     json: Json = False,
@@ -60,7 +65,7 @@ def train(
 
     settings = [*(set_ or []), *(["plan.precision=bf16"] if bf16 else []), *(["plan.compile=true"] if compile else [])]
     recipe = registry.recipe(task, method, seed, settings)
-    figures = train_recipe(recipe, out, device, quiet, save_every)
+    figures = train_recipe(recipe, out, device, quiet, save_every, track or ())
     if figures is not None:
         _print_figures(figures, json)
 
@@ -174,7 +179,7 @@ def calibrate(
 
 @app.command()
 def report(
-    source: Annotated[str, typer.Argument(help="A run folder, or FILE.npz with predictions.")],
+    source: Annotated[str, typer.Argument(help="A run folder, an arena's FILE.json, or FILE.npz with predictions.")],
     out: Annotated[
         Path | None, typer.Option(help="Where to write it, FILE.html; beside the source if left out.")
     ] = None,
@@ -184,7 +189,7 @@ def report(
     offline: Offline = False,
     json: Json = False,
 ) -> None:
-    """One HTML page about a run, for people: no other file, no network."""
+    """One HTML page about a run or an arena, for people: it needs no other file and no network."""
     from balcal.report import write_report
 
     told = write_report(source, out, method)

@@ -162,6 +162,13 @@ class Folder:
             if epoch not in keep:
                 path.unlink()
 
+    def epochs(self) -> int:
+        """How many are finished."""
+        try:
+            return (self.path / "history.jsonl").read_bytes().count(b"\n")
+        except OSError:
+            return 0
+
     def history(self) -> list[Record]:
         """One record per finished epoch, of which there must be at least one."""
         try:

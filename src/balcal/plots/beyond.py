@@ -21,7 +21,7 @@ Shifted = Run | str | Path | Mapping[str, Any]
 def shift_curve(told: Shifted | Mapping[str, Shifted]) -> Figure:
     """Accuracy and ECE by severity, mean over corruptions, with 95 % intervals; several runs under names."""
     single = not isinstance(told, Mapping) or "by_severity" in told
-    models: Mapping[str, Any] = {"": told} if single else told  # type: ignore[assignment,dict-item]
+    models: Mapping[str, Any] = {"": told} if single else told  # type: ignore[assignment]
     drawn = figure(7.2, 3.2)
     for axes, what in zip(drawn.subplots(1, 2), ("accuracy", "ece"), strict=True):
         tidy(axes)

@@ -38,7 +38,7 @@ def confidence_histogram(
     labels: Any = None,
     bins: int = 20,
 ) -> Figure:
-    """How sure it is when it is right (upwards) and when it is wrong (downwards), as shares of each; a panel per model."""
+    """How sure it is when right (upwards) and when wrong (downwards), as shares of each; a panel per model."""
     models = named_predictions(told, probs, log_probs, labels)
     drawn = figure(4.2 * len(models) + 0.3, 3.4)
     for axes, (name, predictions) in zip(

@@ -52,7 +52,9 @@ def tsne(
     for k in np.unique(labels):
         members = points[labels == k]
         name = classes[k] if classes else f"class {k}"
-        axes.scatter(*members.T, s=7, color=shades[k], alpha=0.75, linewidths=0, label=name, gid=f"class {k}")
+        axes.scatter(
+            members[:, 0], members[:, 1], s=7, color=shades[k], alpha=0.75, linewidths=0, label=name, gid=f"class {k}"
+        )
         axes.annotate(name, np.median(members, axis=0), fontsize=8, color=INK, ha="center", va="center", weight="bold")
     return drawn
 

@@ -17,7 +17,7 @@ OVER, UNDER = "#d55e00", "#0072b2"
 SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#1f2a33")
 FEW = 10
 """samples below which a bar is drawn pale"""
-SAVED = {
+SAVED: Any = {
     "pdf.fonttype": 42,  # TrueType: many journals refuse type 3
     "ps.fonttype": 42,
     "svg.fonttype": "path",

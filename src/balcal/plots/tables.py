@@ -192,8 +192,9 @@ def confusions(predictions: Predictions, most: int) -> list[Confusion]:
     mean = np.bincount(where, top.conf.numpy()[wrong], len(pairs)) / count
     order = np.argsort(-count, kind="stable")[:most]
     return [
-        Confusion(*(int(n) for n in divmod(pairs[i], rows.num_classes)), int(count[i]), round(float(mean[i]), 6))
+        Confusion(says, label, int(count[i]), round(float(mean[i]), 6))
         for i in order
+        for says, label in [divmod(int(pairs[i]), rows.num_classes)]
     ]
 
 

@@ -9,8 +9,10 @@ from balcal.core import BalcalError
 
 
 def write_report(source: str | Path, out: str | Path | None = None, posthoc: str = "ts") -> dict[str, Any]:
-    """The page of a run's folder or of FILE.npz with predictions; says where it is and how many bytes it has."""
+    """The page of a run's folder, of an arena's FILE.json or of FILE.npz with predictions; says where it is."""
+    from balcal.arena.result import ArenaResult
     from balcal.arrays import read_arrays
+    from balcal.report.contest import arena_page
     from balcal.report.pages import run_page, write_page
     from balcal.report.story import story_of_predictions, story_of_run
     from balcal.runs import Run
@@ -18,6 +20,8 @@ def write_report(source: str | Path, out: str | Path | None = None, posthoc: str
     path = Path(source)
     if path.is_dir():
         page, place = run_page(story_of_run(Run.at(path), posthoc)), path / "report.html"
+    elif path.suffix == ".json":
+        page, place = arena_page(ArenaResult.load(path)), path.with_suffix(".html")
     elif path.exists():
         page = run_page(story_of_predictions(read_arrays(str(path)).predictions(), path.name))
         place = path.with_suffix(".html")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,10 @@ def ece_ruler(judged: Verdict) -> Markup:
     """ECE with its interval, on a ruler that begins with what a perfect model may score."""
     top = max(judged.ece_interval[1], judged.floor_high, judged.ece) * 1.12 or 0.01
     frame = Frame(350, 84, x=(0, top), left=8, right=14, top=10, bottom=38)
-    floor = f"a perfect model with these confidences scores {pct(judged.floor_mean, 2)} on average,\nup to {pct(judged.floor_high, 2)} one time in forty"
+    floor = (
+        f"a perfect model with these confidences scores {pct(judged.floor_mean, 2)} on average,\n"
+        f"up to {pct(judged.floor_high, 2)} one time in forty"
+    )
     told = (
         f"ECE {pct(judged.ece, 2)}, 95 % interval {pct(judged.ece_interval[0], 2)} to {pct(judged.ece_interval[1], 2)}"
     )
@@ -216,9 +220,9 @@ def epoch_charts(history: Sequence[Record], chosen: int) -> list[dict[str, Any]]
     """What can be told of a history: each chart with its title, sentence and legend."""
 
     def values(name: str) -> list[float]:
-        return column(history, name).tolist()
+        return [float(value) for value in column(history, name)]
 
-    def chart(title: str, about: str, series: list[Series], as_share: bool = True) -> dict[str, Any]:
+    def chart(title: str, about: str, series: Sequence[Series], as_share: bool = True) -> dict[str, Any]:
         key = [(name, class_) for name, _, class_ in series] if len(series) > 1 else []
         return {"title": title, "about": about, "key": key, "svg": by_epoch(title, series, chosen, as_share)}
 
@@ -230,7 +234,7 @@ def epoch_charts(history: Sequence[Record], chosen: int) -> list[dict[str, Any]]
         about = "Sharpness of the ETF classifier, solved anew after every epoch."
         told.append(chart("beta", about, [("beta", values("beta"), "s1")], as_share=False))
     if "gap" in history[-1]:
-        series = [
+        series: list[Series] = [
             ("accuracy", values("acc"), "s3"),
             ("mean confidence", values("conf"), "s2"),
             ("target", solver_target(history).tolist(), "s1 dashed"),
@@ -324,7 +328,7 @@ def outside(sets: Mapping[str, Predictions], bins: int = 20) -> Markup:
         frame.steps(edges, share.tolist(), "step filled" if not number else f"step s{(number - 1) % 4 + 2}")
         for number, share in enumerate(shares.values())
     ]
-    middles = [(a + b) / 2 for a, b in zip(edges, edges[1:], strict=False)]
+    middles = [(a + b) / 2 for a, b in pairwise(edges)]
     return frame.picture(
         "Confidence inside and outside",
         frame.up(ticks(0, top), whole),

@@ -7,7 +7,6 @@ import io
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,6 +24,7 @@ from balcal.model import as_method
 from balcal.plots.beyond import outside_sets
 from balcal.plots.sources import stored
 from balcal.plots.tables import confident_mistakes
+from balcal.recipe import flattened
 from balcal.runs import Run
 
 MISTAKES = 18
@@ -172,21 +172,7 @@ def _facts(run: Run) -> dict[str, dict[str, str]]:
             found = json.loads((run.path / file).read_text())
         except (OSError, ValueError):
             continue
-        told[title] = {key: value for key, value in _flat(found.get("recipe", found)) if value != "null"}
+        told[title] = flattened(found.get("recipe", found))
     told.get("Recipe", {})["fingerprint"] = run.fingerprint
-    told.setdefault("Environment", {})["run"] = str(Path(run.path))
+    told.setdefault("Environment", {})["run"] = str(run.path)
     return told
-
-
-def _flat(value: Any, path: str = "") -> list[tuple[str, str]]:
-    """Nested records as dotted names.
-
-    >>> _flat({"plan": {"kind": "Plan", "lr": 0.1}, "seed": 0})
-    [('plan', 'Plan'), ('plan.lr', '0.1'), ('seed', '0')]
-    """
-    if not isinstance(value, dict):
-        return [(path, value if isinstance(value, str) else json.dumps(value))]
-    rows = []
-    for key, each in value.items():
-        rows += _flat(each, path if key == "kind" else f"{path}.{key}".lstrip("."))
-    return [(name, told) for name, told in rows if name]

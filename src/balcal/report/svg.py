@@ -1,10 +1,11 @@
-"""A small pencil for SVG. Every text is escaped; colours are left to the page's style sheet, so they follow its theme."""
+"""A small pencil for SVG. Every text is escaped; colours are left to the style sheet, so they follow its theme."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from markupsafe import Markup, escape
 
@@ -103,7 +104,7 @@ class Frame:
 
     def strips(self, xs: Sequence[float], tips: Sequence[str]) -> Markup:
         """Invisible columns, one around each x, that show a hair line and tell their numbers."""
-        middles = [(a + b) / 2 for a, b in zip(xs, xs[1:], strict=False)]
+        middles = [(a + b) / 2 for a, b in pairwise(xs)]
         edges = [self.x[0], *middles, self.x[1]]
         columns = []
         for x, low, high, tip in zip(xs, edges, edges[1:], tips, strict=False):
