@@ -34,7 +34,7 @@
   };
   for (const kind of ["pointermove", "pointerdown"]) document.addEventListener(kind, show);
   for (const kind of ["scroll", "blur"]) addEventListener(kind, () => { tip.hidden = true; });
-  root.addEventListener("pointerleave", () => { tip.hidden = true; });
+  root.addEventListener("pointerleave", (event) => { if (event.pointerType === "mouse") tip.hidden = true; });
 
   const value = (row, column) => {
     const cell = row.cells[column], told = cell.dataset.sort ?? cell.textContent.trim(), number = Number(told);
