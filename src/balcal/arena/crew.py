@@ -24,6 +24,7 @@ from balcal.arena.work import Outcome
 from balcal.core import BalcalError
 from balcal.stopping import StopRequest
 
+ANSWER_SECONDS = 10.0
 DIED = "its worker process died (killed, or out of memory)"
 Work = Callable[..., Outcome]
 Piece = tuple[Any, ...]
@@ -140,7 +141,7 @@ class Cluster:
             raise BalcalError("a Dask cluster needs the package `distributed`: pip install 'balcal[dask]'") from None
         self._dask = distributed
         try:
-            self._client = distributed.Client(self.address, set_as_default=False, timeout=10)
+            self._client = distributed.Client(self.address, set_as_default=False, timeout=ANSWER_SECONDS)
         except (OSError, ValueError, TimeoutError) as error:
             raise BalcalError(f"no Dask scheduler answers at {self.address} ({type(error).__name__})") from None
 

@@ -24,7 +24,8 @@ from balcal.naming import unknown
 
 FORM = "balcal arena 1"
 Format = Literal["markdown", "latex", "csv", "runs", "json"]
-Judgement = Literal["better", "worse", "tie", "same", "none"]
+Judgement = Literal["better", "worse", "better here", "worse here", "tie", "same", "none"]
+"""`here`: one seed each, so it is said of these runs on such images, not of their methods"""
 
 
 @dataclass(frozen=True)
@@ -107,11 +108,6 @@ class Difference:
     """how many both have"""
     judgement: Judgement
     """of the second entry, at the 5 % level of `adjusted`; `same`: no sample told them apart"""
-
-    @property
-    def about(self) -> Literal["methods", "these runs"]:
-        """With one seed each nothing is known of how much training varies."""
-        return "methods" if self.seeds > 1 else "these runs"
 
 
 @dataclass(frozen=True)
@@ -221,7 +217,8 @@ class ArenaResult:
         told["cells"] = [asdict(cell) for cell in self.cells]
         told["chance"] = {
             name: {
-                "covariance": [[x if math.isfinite(x) else None for x in row] for row in chance.covariance.tolist()],
+                "covariance": _listed(chance.covariance),
+                "shared": _listed(chance.shared),
                 "added": chance.added.tolist(),
                 "perfect": list(chance.perfect),
                 "granule": chance.granule,
@@ -240,9 +237,9 @@ class ArenaResult:
             told = json.loads(Path(path).read_text())
             if told.pop("form") != FORM:
                 raise ValueError
-        except (OSError, ValueError, KeyError, AttributeError):
+            return ArenaResult.of(told)
+        except (OSError, ValueError, KeyError, AttributeError, TypeError):
             raise BalcalError(f"{path} is not the result of an arena: make one with `balcal arena`") from None
-        return ArenaResult.of(told)
 
     @staticmethod
     def of(told: Mapping[str, Any]) -> ArenaResult:
@@ -252,7 +249,9 @@ class ArenaResult:
         told["runs"] = tuple(TrainingRun(**run | {"settings": tuple(run["settings"])}) for run in told["runs"])
         told["cells"] = tuple(Cell(**cell) for cell in told["cells"])
         told["chance"] = {
-            name: Chance(_array(c["covariance"]), _array(c["added"]), tuple(c["perfect"]), c["granule"])
+            name: Chance(
+                *(_array(c[part]) for part in ("covariance", "shared", "added")), tuple(c["perfect"]), c["granule"]
+            )
             for name, c in told["chance"].items()
         }
         return ArenaResult(**told)
@@ -290,9 +289,14 @@ class ArenaResult:
         elif low == high == 0:
             judgement = "same"
         elif level <= LEVEL:
-            judgement = "better" if (value > 0) == figure.higher else "worse"
+            better, several = (value > 0) == figure.higher, found.seeds[a, b] > 1
+            judgement = ("better" if several else "better here") if better else ("worse" if several else "worse here")
         return Difference(figure.name, value, low, high, p, level, int(found.seeds[a, b]), judgement)
 
 
 def _array(values: Sequence[Any]) -> Floats:
     return np.array(values, dtype=np.float64)
+
+
+def _listed(table: Floats) -> list[list[float | None]]:
+    return [[x if math.isfinite(x) else None for x in row] for row in table.tolist()]
