@@ -10,7 +10,8 @@ import numpy as np
 
 from balcal.arena.contest import Contender, Contest, Settings, waves
 from balcal.arena.crew import Crew
-from balcal.arena.result import ArenaResult, Cell, TrainingRun
+from balcal.arena.records import Cell, TrainingRun
+from balcal.arena.result import ArenaResult
 from balcal.arena.searching import choose
 from balcal.arena.watch import Watch
 from balcal.arena.work import Bench, Judged, Outcome, judged, trained

@@ -12,7 +12,8 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, cast
 
-from balcal.arena.result import FIGURES, ArenaResult, Difference, Figure, Format, Judgement
+from balcal.arena.records import FIGURES, Difference, Figure, Format, Judgement
+from balcal.arena.result import ArenaResult
 from balcal.core import BalcalError
 from balcal.naming import unknown
 
