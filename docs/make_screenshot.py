@@ -35,7 +35,7 @@ def main() -> None:
     both.paste(wide, (GAP, GAP))
     both.paste(phone, (WIDE + 2 * GAP, GAP))
     path = HERE / "report.png"
-    both.quantize(160, dither=Image.Dither.NONE).save(path, optimize=True)
+    both.quantize(256, dither=Image.Dither.NONE).save(path, optimize=True)
     print(f"{path}: {path.stat().st_size / 1000:.0f} kB")
 
 
