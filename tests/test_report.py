@@ -255,5 +255,7 @@ def test_a_model_without_mistakes_and_a_single_class_predicted():
     told = predictions(n=60)
     sure = replace(told, log_probs=np.log(0.91) * 0 + told.log_probs, labels=told.probs.argmax(1))
     check_self_contained(run_page(story_of_predictions(sure, "flawless")))
-    one = replace(told, log_probs=told.log_probs[told.probs.argmax(1) == 0], labels=told.labels[told.probs.argmax(1) == 0])
+    one = replace(
+        told, log_probs=told.log_probs[told.probs.argmax(1) == 0], labels=told.labels[told.probs.argmax(1) == 0]
+    )
     check_self_contained(run_page(story_of_predictions(one, "one class")))

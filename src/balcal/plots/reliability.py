@@ -62,7 +62,9 @@ def _panel(upper: Any, lower: Any, name: str, predictions: Predictions, bins: in
         upper.bar(centres[k], table.accuracy[k], width * 0.94, color=BAR, alpha=solid, gid="accuracy", zorder=2)
         look = {"color": OVER if gap > 0 else UNDER, "alpha": 0.75 * solid, "linewidth": 0, "gid": "gap"}
         upper.bar(centres[k], gap, width * 0.94, bottom=table.accuracy[k], zorder=3, **look)
-        upper.vlines(centres[k], table.low[k], table.high[k], color=INK, linewidth=1, alpha=0.8 * solid, gid="band", zorder=5)
+        upper.vlines(
+            centres[k], table.low[k], table.high[k], color=INK, linewidth=1, alpha=0.8 * solid, gid="band", zorder=5
+        )
     upper.plot([0, 1], [0, 1], color=SOFT, linewidth=1, linestyle=(0, (4, 3)), zorder=4)
     for colour, label in ((OVER, "too confident"), (UNDER, "too timid")):
         upper.plot([], [], color=colour, linewidth=5, alpha=0.75, label=label)

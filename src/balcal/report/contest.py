@@ -11,7 +11,8 @@ from markupsafe import Markup
 from scipy.stats import rankdata
 
 from balcal import registry
-from balcal.arena.result import FIGURES, ArenaResult, Figure
+from balcal.arena.records import FIGURES, Figure
+from balcal.arena.result import ArenaResult
 from balcal.arena.tables import legend
 from balcal.core import BalcalError, Predictions
 from balcal.devices import pick_device
@@ -76,7 +77,16 @@ def _shown(row: Row, reference: str) -> Row:
 def _cell(row: Row, figure: Figure, reference: str) -> Row:
     found = row[figure.name]
     if found["mean"] is None:
-        return {"text": "–", "more": "", "interval": "", "sort": "", "tip": "no run", "mark": "", "judgement": "none", "leads": False}
+        return {
+            "text": "–",
+            "more": "",
+            "interval": "",
+            "sort": "",
+            "tip": "no run",
+            "mark": "",
+            "judgement": "none",
+            "leads": False,
+        }
     unit = "\N{NO-BREAK SPACE}%" if figure.percent else ""
     seeds = ", ".join("failed" if v is None else figure.shown(v) for v in found["values"])
     lines = [f"{row['entry']}, {figure.title} by seed: {seeds}{unit}"]
