@@ -5,6 +5,7 @@ python bench/report.py
 
 from __future__ import annotations
 
+import json
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -33,8 +34,15 @@ def main() -> None:
     story = replace(story, views=[*story.views, View("after", "after temperature scaling", after, verdict(after))])
     with TemporaryDirectory() as folder:
         size = write_page(run_page(story), Path(folder) / "report.html")
-    spent = f"{time.perf_counter() - wall:.1f} s ({time.process_time() - cpu:.1f} s of CPU)"
-    print(f"{N:,} x {K}, two views: {spent}, {size / 1e6:.2f} MB")
+    told = {
+        "predictions": [N, K],
+        "views": 2,
+        "seconds": round(time.perf_counter() - wall, 1),
+        "cpu_seconds": round(time.process_time() - cpu, 1),
+        "bytes": size,
+    }
+    (Path(__file__).parent / "results" / "report.json").write_text(json.dumps(told, indent=2) + "\n")
+    print(told)
 
 
 if __name__ == "__main__":

@@ -130,8 +130,8 @@ WIDEST = 12
 def sparkline(values: Sequence[float]) -> str:
     """The last few numbers as a curve of one line.
 
-    >>> sparkline([0.1, 0.5, 0.9, 0.7]), sparkline([1.0, 1.0]), sparkline([])
-    ('▁▅█▇', '▄▄', '')
+    >>> sparkline([0.0, 0.4, 1.0, 0.8]), sparkline([1.0, 1.0]), sparkline([])
+    ('▁▄█▇', '▄▄', '')
     """
     shown = [value for value in values if math.isfinite(value)][-WIDEST:]
     low, high = min(shown, default=0.0), max(shown, default=0.0)
