@@ -15,6 +15,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from balcal import metrics as metrics
+    from balcal import plots as plots
     from balcal import posthoc as posthoc
     from balcal.core import BalcalError as BalcalError
     from balcal.core import Predictions as Predictions
@@ -44,6 +45,7 @@ _HOMES = {
     "load": "evaluate",
     "method": "registry",
     "metrics": "metrics",
+    "plots": "plots",
     "posthoc": "posthoc",
     "predict": "evaluate",
     "verdict": "metrics.verdict",
@@ -58,7 +60,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'balcal' has no attribute '{name}'")
     module = importlib.import_module(f"balcal.{_HOMES[name]}")
-    return module if name in ("metrics", "posthoc") else getattr(module, name)
+    return module if name in ("metrics", "plots", "posthoc") else getattr(module, name)
 
 
 def __dir__() -> list[str]:

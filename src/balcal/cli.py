@@ -36,6 +36,10 @@ Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, mps; chosen
 Labels = Annotated[str | None, typer.Option(help="File with the labels, if another: FILE.npz:ARRAY or FILE.npy.")]
 Kind = Annotated[str | None, typer.Option("--as", help="What an array is whose name does not say: probs, logits, ...")]
 Offline = Annotated[bool, typer.Option("--offline", callback=_stay_offline, help="Never use the network.")]
+Track = Annotated[
+    list[str] | None,
+    typer.Option("--track", help="Tell others of each epoch: csv:FILE, tensorboard:DIR, mlflow:URI, wandb:PROJECT."),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
 
 
@@ -50,6 +54,7 @@ def train(
     bf16: Annotated[bool, typer.Option("--bf16", help="Mixed precision (for GPUs; slow on most CPUs).")] = False,
     compile: Annotated[bool, typer.Option("--compile", help="Compile the backbone with torch.compile.")] = False,
     save_every: Annotated[float, typer.Option(help="Seconds between saves in the middle of an epoch.")] = 300.0,
+    track: Track = None,
     offline: Offline = False,
     quiet: Quiet = False,
     json: Json = False,
@@ -60,7 +65,7 @@ def train(
 
     settings = [*(set_ or []), *(["plan.precision=bf16"] if bf16 else []), *(["plan.compile=true"] if compile else [])]
     recipe = registry.recipe(task, method, seed, settings)
-    figures = train_recipe(recipe, out, device, quiet, save_every)
+    figures = train_recipe(recipe, out, device, quiet, save_every, track or ())
     if figures is not None:
         _print_figures(figures, json)
 
@@ -100,6 +105,65 @@ def evaluate(
 
 
 @app.command()
+def arena(
+    task: Annotated[str, typer.Argument(help="See `balcal list tasks`.")] = "fashion",
+    methods: Annotated[
+        str, typer.Option(help="Joined by commas; each is judged with and without ts.")
+    ] = "vanilla,balcal",
+    seeds: Annotated[int, typer.Option(min=1, help="How many, from 0 on.")] = 3,
+    set_: Set = None,
+    search: Annotated[
+        list[str] | None,
+        typer.Option(help="Choose a setting on the validation split: head.delta=0.91,0.93,0.95. May be repeated."),
+    ] = None,
+    against: Annotated[str | None, typer.Option(help="Compare with this entry; vanilla+ts if left out.")] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Runs at a time. They do not change the numbers.")] = 1,
+    threads: Annotated[int, typer.Option(min=1, help="Of each run. They do change the last bits.")] = 1,
+    backend: Annotated[str, typer.Option(help="processes, or dask with --scheduler.")] = "processes",
+    scheduler: Annotated[str | None, typer.Option(help="Address of a Dask scheduler: tcp://HOST:8786.")] = None,
+    format: Annotated[
+        str | None, typer.Option(help="markdown, latex, csv, runs (csv, a line per run) or json.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the table to this file: .md, .tex, .csv or .json.")] = None,
+    runs: Annotated[Path, typer.Option(help="Folder that holds all runs.")] = Path("runs"),
+    device: Device = None,
+    offline: Offline = False,
+    quiet: Quiet = False,
+    json: Json = False,
+) -> None:
+    """Train methods in several seeds (or find them), judge and compare them in one table."""
+    from balcal.arena import run
+    from balcal.arena.tables import format_for
+    from balcal.files import write_atomic
+
+    if (backend == "dask") != (scheduler is not None) or backend not in ("processes", "dask"):
+        raise typer.BadParameter("--backend dask goes with --scheduler ADDRESS; the other backend is processes")
+    chosen = "json" if json else format_for(format, out)
+    result = run(
+        task,
+        [name.strip() for name in methods.split(",") if name.strip()],
+        seeds,
+        settings=set_ or (),
+        search=search or (),
+        against=against,
+        runs=runs,
+        jobs=jobs,
+        scheduler=scheduler,
+        threads=threads,
+        device=device,
+        quiet=quiet,
+    )
+    told = result.table(chosen)
+    if out:
+        write_atomic(out, f"{told}\n".encode())
+    print(told if json or not out else result.table("markdown"))
+    for sentence in result.complaints:
+        print(f"balcal: {sentence}", file=sys.stderr)
+    if result.complaints:
+        raise typer.Exit(1)
+
+
+@app.command()
 def calibrate(
     source: Annotated[str, typer.Argument(help="A run folder; or FILE.npz with held-out predictions to fit on.")],
     method: Annotated[str, typer.Option("--with", help="ts, vs, ms, dirichlet, ets, isotonic, histogram, gamma, ...")],
@@ -126,6 +190,25 @@ def calibrate(
 
     told = calibrate_arrays(source, method, apply, labels, kind, out)
     print(_json.dumps(told.as_dict(), indent=2) if json else told)
+
+
+@app.command()
+def report(
+    source: Annotated[str, typer.Argument(help="A run folder, an arena's FILE.json, or FILE.npz with predictions.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Where to write it, FILE.html; beside the source if left out.")
+    ] = None,
+    method: Annotated[
+        str, typer.Option("--with", help="The post-hoc method to show beside the run as trained.")
+    ] = "ts",
+    offline: Offline = False,
+    json: Json = False,
+) -> None:
+    """One HTML page about a run or an arena, for people: it needs no other file and no network."""
+    from balcal.report import write_report
+
+    told = write_report(source, out, method)
+    print(_json.dumps(told, indent=2) if json else f"report: {told['report']} ({told['bytes'] / 1000:,.0f} kB)")
 
 
 @app.command()

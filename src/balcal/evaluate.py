@@ -202,6 +202,33 @@ def predictions_of(run: Run, method: Method, device: torch.device) -> tuple[Pred
     return held_out, test
 
 
+@torch.no_grad()
+def branch_predictions(run: Run, device: torch.device) -> list[Predictions]:
+    """What each branch of the chosen model says of the test split by itself; nothing, where there is only one.
+
+    Read from the run, or computed once and kept.
+    """
+    kept: list[Predictions] = []
+    while (found := run.load_predictions(f"test-branch{len(kept)}")) is not None:
+        kept.append(found)
+    if kept:
+        return kept
+    model = load_chosen(run, run.recipe.method, device).eval()
+    if len(model.head.weights) == 1:
+        return []
+    splits = load_splits(run.recipe.task)
+    run.check_data(manifest(splits))
+    told, labels = [], []
+    with own_randomness():
+        for x, y in batches_of(run, splits.test, device).epoch(0):
+            told.append(model(x, branches=True).logits.log_softmax(-1).cpu())
+            labels.append(y.cpu())
+    branches = [Predictions(table, torch.cat(labels), "test") for table in torch.cat(told, dim=1)]
+    for number, predictions in enumerate(branches):
+        run.save_predictions(f"test-branch{number}", predictions)
+    return branches
+
+
 def batches_of(run: Run, part: ImageSet, device: torch.device) -> MemoryBatches:
     pixels = Pixels.of(registry.dataset(run.recipe.task.dataset), device, side=run.recipe.task.side)
     return MemoryBatches(part.to(device), pixels, 2 * run.recipe.task.plan.batch_size)

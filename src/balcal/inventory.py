@@ -14,8 +14,8 @@ from balcal.data.shifted import SHIFTS, Shift
 from balcal.data.stored import Stored, verify
 from balcal.evaluate import load_splits
 from balcal.naming import unknown
+from balcal.plots.sheet import contact_sheet
 from balcal.recipe import Task
-from balcal.report.sheet import contact_sheet
 
 Stock = dict[str, Any]
 

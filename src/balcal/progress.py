@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -23,6 +24,7 @@ class Progress:
         self.quiet = quiet
         self.log = log or (lambda line: None)
         self._bar: Any = None
+        self._seen: list[Record] = []
 
     def start(self, epochs: int, at_epoch: int, at_step: int, train_batches: int, val_batches: int) -> None:
         self.epochs, self.epoch = epochs, at_epoch
@@ -46,12 +48,12 @@ class Progress:
     def train_batch(self, loss: Tensor) -> None:
         self.done += 1
         if self._due():
-            self._show(f"epoch {self.epoch + 1}/{self.epochs}  loss {float(loss):.3f}  {self.left()}")
+            self._show(f"{self._now()}  loss {float(loss):.3f}  {self.left()}")
 
     def val_batch(self) -> None:
         self.done += VAL_COST
         if self._due():
-            self._show(f"epoch {self.epoch + 1}/{self.epochs}  validating  {self.left()}")
+            self._show(f"{self._now()}  validating  {self.left()}")
 
     def end_epoch(self, record: Record) -> None:
         now = time.monotonic()
@@ -61,9 +63,16 @@ class Progress:
         self.epoch_started = now
         self.log(f"{self.title}: {line}")
         if self._bar:
-            self._show(line + (f"  {self.left()}" if self.epoch < self.epochs else ""))
+            self._seen.append(record)
+            self.note(line, log=False)
+            self._show(f"{trends(self._seen)}  {self.left() if self.epoch < self.epochs else 'done'}")
         else:
             self.note(f"{self.title}: {line}" + (f", {self.left()}" if self.epoch < self.epochs else ""), log=False)
+
+    def _now(self) -> str:
+        """Where it is, and on a terminal how it went so far."""
+        where = f"epoch {self.epoch + 1}/{self.epochs}"
+        return f"{where}  {trends(self._seen)}" if self._seen else where
 
     def left(self) -> str:
         """From the pace of this session only, so a resumed run does not inherit somebody else's machine."""
@@ -71,7 +80,7 @@ class Progress:
         seconds = gone / max(worked, 1e-9) * (self.epochs * self.per_epoch - self.done)
         if worked < 3:
             return "estimating"
-        return _duration(seconds)
+        return in_words(seconds)
 
     def note(self, text: str, log: bool = True) -> None:
         if log:
@@ -118,15 +127,54 @@ class Steps:
             return
         self._told = now
         left = (now - self.started) / number * (total - number)
-        line = f"{self.title}: {number}/{total}  {name}" + ("" if done else f"  {_duration(left)}")
+        line = f"{self.title}: {number}/{total}  {name}" + ("" if done else f"  {in_words(left)}")
         if sys.stderr.isatty():
             print(f"\r\033[K{line}", end="\n" if done else "", file=sys.stderr, flush=True)
         else:
             print(line, file=sys.stderr, flush=True)
 
 
-def _duration(seconds: float) -> str:
+def in_words(seconds: float) -> str:
+    """How long it will take yet, no more exactly than anybody knows.
+
+    >>> in_words(42.3), in_words(200), in_words(3 * 3600)
+    ('about 42 s left', 'about 3 min left', 'about 3.0 h left')
+    """
+    if seconds > 5400:
+        return f"about {seconds / 3600:.1f} h left"
     return f"about {seconds / 60:.0f} min left" if seconds > 90 else f"about {seconds:.0f} s left"
+
+
+BARS = "▁▂▃▄▅▆▇█"
+WIDEST = 12
+"""epochs that a sparkline shows"""
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """The last few numbers as a curve of one line.
+
+    >>> sparkline([0.0, 0.4, 1.0, 0.8]), sparkline([1.0, 1.0]), sparkline([])
+    ('▁▄█▇', '▄▄', '')
+    """
+    shown = [value for value in values if math.isfinite(value)][-WIDEST:]
+    low, high = min(shown, default=0.0), max(shown, default=0.0)
+    if low == high:
+        return "▄" * len(shown)
+    return "".join(BARS[round((value - low) / (high - low) * (len(BARS) - 1))] for value in shown)
+
+
+def trends(history: Sequence[Record]) -> str:
+    """How accuracy, ECE and the dial went, and where they are.
+
+    >>> trends([{"val_acc": 0.8, "val_ece": 0.05}, {"val_acc": 0.9, "val_ece": 0.02}])
+    'acc ▁█ 90.0%  ECE █▁ 2.0%'
+    """
+    told = []
+    for name, title, form in (("val_acc", "acc", ".1%"), ("val_ece", "ECE", ".1%"), ("gamma", "gamma", ".3f")):
+        values = [record[name] for record in history if name in record]
+        if values:
+            told.append(f"{title} {sparkline(values)} {values[-1]:{form}}")
+    return "  ".join(told)
 
 
 def summary(record: Record) -> str:

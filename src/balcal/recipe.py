@@ -258,6 +258,20 @@ def describe(value: Any) -> Any:
     return getattr(value, "__qualname__", repr(value))
 
 
+def flattened(value: Any, path: str = "") -> dict[str, str]:
+    """A described record as dotted names and texts.
+
+    >>> flattened({"plan": {"kind": "Plan", "lr": 0.1, "clip": None}, "seed": 0})
+    {'plan': 'Plan', 'plan.lr': '0.1', 'seed': '0'}
+    """
+    if not isinstance(value, dict):
+        return {} if value is None or not path else {path: value if isinstance(value, str) else json.dumps(value)}
+    told: dict[str, str] = {}
+    for key, each in value.items():
+        told |= flattened(each, path if key == "kind" else f"{path}.{key}".lstrip("."))
+    return told
+
+
 def fingerprint(value: Any) -> str:
     """Ten letters that change when anything in the record changes."""
     return hashlib.sha256(json.dumps(describe(value), sort_keys=True).encode()).hexdigest()[:10]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from contextlib import nullcontext
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,9 +21,10 @@ from balcal.model import Model, build
 from balcal.naming import unknown
 from balcal.progress import Progress
 from balcal.randomness import own_randomness, seed_torch
-from balcal.recipe import Plan, Recipe, fingerprint
+from balcal.recipe import Plan, Recipe, describe, fingerprint, flattened
 from balcal.runs import SAVE_EVERY_SECONDS, Folder, Memory, Run
 from balcal.stages import ParentRun, start_from
+from balcal.trackers import Tracked, Trackers, check_trackers
 from balcal.train import Session, run_epochs
 
 
@@ -34,13 +36,15 @@ def fit(
     seed: int = 0,
     out: str | Path | None = None,
     quiet: bool = False,
+    track: Iterable[str] = (),
     **settings: Any,
 ) -> list[Record]:
     """Train a wrapped model on loaders of (x, y), on the device where the model is; returns one record per epoch.
 
     The model ends up with the weights of its best epoch by validation NLL, and with its post-hoc map fitted. `settings`
     are those of a `Plan`: optimiser, lr, weight_decay, schedule, clip, accumulate, precision, ... With `out` the
-    training survives interruption: the same call resumes.
+    training survives interruption: the same call resumes. `track` names others to be told of each epoch:
+    `["csv:epochs.csv", "tensorboard:logs"]`.
 
     A method that starts from another run (`tst`, `vtst`) starts here from the weights that the model has: bring a
     network that is trained already. `pcs` needs all epochs of a run, so it goes with `balcal train` only.
@@ -58,13 +62,18 @@ def fit(
     _tune_machine(device)
     world = current_world()
     progress = Progress(model.method.name, quiet or not world.first)
+    trackers = Trackers(check_trackers(track) if world.first else (), progress.note)
+    told = Tracked(f"{model.method.name}-seed{seed}", flattened({"plan": describe(plan)}))
     if out is None:
-        history = run_epochs(Session(model, train, val, plan, seed, Memory(), progress, world))
+        trackers.start(told)
+        history = run_epochs(Session(model, train, val, plan, seed, Memory(), progress, world, trackers.epoch))
     else:
         shapes = {name: list(tensor.shape) for name, tensor in model.state_dict().items()}
         folder = Folder(Path(out), fingerprint([plan, model.method, seed, str(shapes)]), progress.note)
         with folder.claimed() if world.first else nullcontext():
-            history = run_epochs(Session(model, train, val, plan, seed, folder, progress, world))
+            trackers.start(replace(told, name=folder.path.name, epochs=folder.epochs()))
+            history = run_epochs(Session(model, train, val, plan, seed, folder, progress, world, trackers.epoch))
+    trackers.finish({})
     fitted = fit_posthoc(model, model.method.posthoc, val)
     model.posthoc = world.told(fitted).to(device)  # whole: how many numbers it has may depend on what a process saw
     return history
@@ -76,11 +85,15 @@ def train_recipe(
     device: str | None = None,
     quiet: bool = False,
     save_every: float = SAVE_EVERY_SECONDS,
+    track: Iterable[str] = (),
 ) -> dict[str, Any] | None:
-    """Train a recipe, or resume it, or find it finished; then give its figures (to the first process, of several)."""
-    place = pick_device(device)
+    """Train a recipe, or resume it, or find it finished; then give its figures (to the first process, of several).
+
+    `track` names others to be told of each epoch, and of the figures in the end; they are no part of the recipe.
+    """
+    place, track = pick_device(device), check_trackers(track)
     with joined_world(place) as world:
-        return train_here(recipe, Path(out), Machine(place, world, quiet, save_every))
+        return train_here(recipe, Path(out), Machine(place, world, quiet, save_every, track))
 
 
 @dataclass(frozen=True)
@@ -91,6 +104,7 @@ class Machine:
     world: World
     quiet: bool
     save_every: float
+    track: tuple[str, ...] = ()
 
 
 def train_here(recipe: Recipe, out: Path, machine: Machine) -> dict[str, Any] | None:
@@ -103,16 +117,22 @@ def train_here(recipe: Recipe, out: Path, machine: Machine) -> dict[str, Any] | 
     parent = _trained_parent(run, out, machine) if run.recipe.parent and not finished else None
     if world.first:
         progress.log = run.log
+    trackers = Trackers(machine.track if world.first else (), progress.note)
+    tracked = Tracked(run.recipe.address(), flattened(describe(run.recipe)))
     with run.claimed() if world.first else nullcontext():
         if world.told(run.finished):
             progress.note(f"{run.path} is finished already: nothing to train")
+            trackers.start(tracked)
+            trackers.replay(run.history() if trackers.open else [])
         else:
-            _train_run(run, machine, progress, parent)
+            trackers.start(replace(tracked, epochs=run.epochs()))
+            _train_run(run, machine, progress, parent, trackers)
         figures = None
         if world.first:
             figures = evaluate(run, run.recipe.method, device)
             if recipe.method.changes != run.recipe.method.changes:
                 figures = evaluate(run, recipe.method, device)
+            trackers.finish(figures["metrics"])
         world.wait()
     return figures
 
@@ -127,7 +147,7 @@ def _trained_parent(run: Run, out: Path, machine: Machine) -> ParentRun:
     return ParentRun.of(parent, machine.world)
 
 
-def _train_run(run: Run, machine: Machine, progress: Progress, parent: ParentRun | None) -> None:
+def _train_run(run: Run, machine: Machine, progress: Progress, parent: ParentRun | None, trackers: Trackers) -> None:
     recipe, device, world = run.recipe, machine.device, machine.world
     _tune_machine(device)
     splits, plan = load_splits(recipe.task), recipe.task.plan
@@ -146,7 +166,12 @@ def _train_run(run: Run, machine: Machine, progress: Progress, parent: ParentRun
     seen, plain = (Pixels.of(dataset, device, augment, recipe.task.side) for augment in (recipe.task.augment, "none"))
     train = MemoryBatches(splits.train.to(device), seen, plan.batch_size, recipe.seed, world.rank, world.size)
     val = MemoryBatches(splits.val.to(device), plain, 2 * plan.batch_size, None, world.rank, world.size)
-    run_epochs(Session(model, train, val, plan, recipe.seed, run, progress, world))
+    begun = time.monotonic()
+    try:
+        run_epochs(Session(model, train, val, plan, recipe.seed, run, progress, world, trackers.epoch))
+    finally:
+        if world.first:
+            run.write_json("seconds.json", [*run.seconds(), round(time.monotonic() - begun, 3)])
 
 
 def _tune_machine(device: torch.device) -> None:

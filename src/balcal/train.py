@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -39,6 +39,8 @@ class Session:
     store: Store
     progress: Progress
     world: World
+    told: Callable[[Record], None] = field(default=lambda record: None)
+    """whoever else wants to know of each epoch, in the first process"""
 
     def __post_init__(self) -> None:
         self.epoch = self.step = 0
@@ -85,6 +87,8 @@ def run_epochs(session: Session) -> list[Record]:
             session.seen.zero_()
             save(session)
             session.progress.end_epoch(record)
+            if world.first:
+                session.told(record)
             stop_if_asked(session)
     if world.first:
         chosen = method.select(session.history)

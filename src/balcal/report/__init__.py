@@ -1,1 +1,31 @@
-"""Figures from predictions."""
+"""Pages one likes to look at: a run, an arena or plain predictions, told in one HTML file that needs nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from balcal.core import BalcalError
+
+
+def write_report(source: str | Path, out: str | Path | None = None, posthoc: str = "ts") -> dict[str, Any]:
+    """The page of a run's folder, of an arena's FILE.json or of FILE.npz with predictions; says where it is."""
+    from balcal.arena.result import ArenaResult
+    from balcal.arrays import read_arrays
+    from balcal.report.contest import arena_page
+    from balcal.report.pages import run_page, write_page
+    from balcal.report.story import story_of_predictions, story_of_run
+    from balcal.runs import Run
+
+    path = Path(source)
+    if path.is_dir():
+        page, place = run_page(story_of_run(Run.at(path), posthoc)), path / "report.html"
+    elif path.suffix == ".json":
+        page, place = arena_page(ArenaResult.load(path)), path.with_suffix(".html")
+    elif path.exists():
+        page = run_page(story_of_predictions(read_arrays(str(path)).predictions(), path.name))
+        place = path.with_suffix(".html")
+    else:
+        raise BalcalError(f"{path} is neither a run's folder nor a file: name one that `balcal train` printed")
+    place = Path(out) if out else place
+    return {"report": str(place), "bytes": write_page(page, place)}

@@ -1,0 +1,53 @@
+"""Figures from predictions, histories and runs: each function returns a matplotlib figure in one house style.
+
+    balcal.plots.reliability_diagram(predictions).save("reliability.pdf")
+    balcal.plots.gamma_curve("runs/fashion/balcal-seed0-...")
+
+What is drawn may be `Predictions`, arrays by name (`probs=p, labels=y`), the folder of a run, or several of them under
+names: `{"vanilla": first, "balcal": second}`. PNG, SVG and PDF, by the ending; fonts are embedded.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from balcal.plots.beyond import outside_histogram as outside_histogram
+    from balcal.plots.beyond import shift_curve as shift_curve
+    from balcal.plots.confidence import class_calibration as class_calibration
+    from balcal.plots.confidence import confidence_histogram as confidence_histogram
+    from balcal.plots.confidence import risk_coverage as risk_coverage
+    from balcal.plots.epochs import gamma_curve as gamma_curve
+    from balcal.plots.epochs import loss_curve as loss_curve
+    from balcal.plots.inside import cam as cam
+    from balcal.plots.inside import tsne as tsne
+    from balcal.plots.reliability import reliability_diagram as reliability_diagram
+    from balcal.plots.sheet import contact_sheet as contact_sheet
+
+_HOMES = {
+    "cam": "inside",
+    "class_calibration": "confidence",
+    "confidence_histogram": "confidence",
+    "contact_sheet": "sheet",
+    "gamma_curve": "epochs",
+    "loss_curve": "epochs",
+    "outside_histogram": "beyond",
+    "reliability_diagram": "reliability",
+    "risk_coverage": "confidence",
+    "shift_curve": "beyond",
+    "tsne": "inside",
+}
+
+__all__ = sorted(_HOMES)  # noqa: PLE0605
+
+
+def __getattr__(name: str) -> Any:
+    """matplotlib is imported when something is drawn."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'balcal.plots' has no attribute '{name}'")
+    return getattr(importlib.import_module(f"balcal.plots.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__
