@@ -17,7 +17,8 @@ FLOORS = [
     ["runs"],
     ["evaluate", "train", "stages", "report"],
     ["sessions", "posthoc"],
-    ["demo", "offline", "inventory", "beyond"],
+    ["demo", "offline", "inventory", "beyond", "analysis"],
+    ["paper"],
     ["cli"],
     ["__main__"],
 ]
