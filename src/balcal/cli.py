@@ -50,6 +50,9 @@ def train(
     bf16: Annotated[bool, typer.Option("--bf16", help="Mixed precision (for GPUs; slow on most CPUs).")] = False,
     compile: Annotated[bool, typer.Option("--compile", help="Compile the backbone with torch.compile.")] = False,
     save_every: Annotated[float, typer.Option(help="Seconds between saves in the middle of an epoch.")] = 300.0,
+    keep_epochs: Annotated[
+        int | None, typer.Option(min=1, help="Keep the weights of every n-th epoch; the run stays the same.")
+    ] = None,
     offline: Offline = False,
     quiet: Quiet = False,
     json: Json = False,
@@ -60,7 +63,7 @@ def train(
 
     settings = [*(set_ or []), *(["plan.precision=bf16"] if bf16 else []), *(["plan.compile=true"] if compile else [])]
     recipe = registry.recipe(task, method, seed, settings)
-    figures = train_recipe(recipe, out, device, quiet, save_every)
+    figures = train_recipe(recipe, out, device, quiet, save_every, keep_epochs)
     if figures is not None:
         _print_figures(figures, json)
 
