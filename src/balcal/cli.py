@@ -223,6 +223,36 @@ def demo(out: Out = Path("runs"), seed: Seed = 0, device: Device = None) -> None
     run_demo(out, seed, device)
 
 
+@app.command()
+def paper(
+    items: Annotated[list[str] | None, typer.Argument(help="Tables and figures; a list of them if left out.")] = None,
+    tier: Annotated[str, typer.Option(help="smoke (minutes), cpu (hours) or paper (GPUs).")] = "cpu",
+    all_: Annotated[bool, typer.Option("--all", help="Every table and figure.")] = False,
+    seeds: Annotated[int | None, typer.Option(min=1, help="How many; as many as the tier has if left out.")] = None,
+    out: Out = Path("runs"),
+    to: Annotated[Path, typer.Option(help="Folder for tables and pictures.")] = Path("paper"),
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what it would take.")] = False,
+    device: Device = None,
+    offline: Offline = False,
+    quiet: Quiet = False,
+    json: Json = False,
+) -> None:
+    """Tables and figures of the paper: train what is missing, and put ours beside theirs."""
+    from balcal.paper import ITEMS, item
+    from balcal.paper.verb import Asked, list_items
+
+    if not items and not all_:
+        listed = list_items()
+        if json:
+            print(_json.dumps(listed, indent=2, ensure_ascii=False))
+        else:
+            _print_table(["item", "kind", "title"], [[i["item"], i["kind"], i["title"]] for i in listed])
+        return
+    asked = Asked([item(name) for name in (ITEMS if all_ else items or [])], tier, seeds, out, device, quiet)
+    told = asked.estimate() if dry_run else asked.answer(to)
+    print(_json.dumps(told, indent=2, ensure_ascii=False) if json else asked.in_words(told))
+
+
 def _print_table(titles: list[str], rows: list[list[str]], title: str = "") -> None:
     """Columns that fit the terminal; the last one wraps."""
     from rich.console import Console
