@@ -72,19 +72,34 @@ def train(
 def evaluate(
     run: Annotated[Path, typer.Argument(help="A run folder, as printed by `balcal train`.")],
     method: Annotated[str | None, typer.Option("--with", help="A post-hoc method to add, for example ts.")] = None,
+    shift: Annotated[bool, typer.Option("--shift", help="Also on corrupted test images, five severities.")] = False,
+    corruptions: Annotated[str, typer.Option(help="Which ones, joined by commas; else those of the data set.")] = "",
+    published: Annotated[bool, typer.Option("--published", help="Published files such as CIFAR-10-C.")] = False,
+    ood: Annotated[bool, typer.Option("--ood", help="Also against images from other data sets.")] = False,
+    against: Annotated[str, typer.Option(help="Which ones, joined by commas; else the data set's partners.")] = "",
+    human: Annotated[bool, typer.Option("--human", help="Also against what people saw (CIFAR-10H).")] = False,
     device: Device = None,
     offline: Offline = False,
+    quiet: Quiet = False,
     json: Json = False,
 ) -> None:
-    """Figures of a trained run on its test split."""
+    """Figures of a trained run on its test split, and beyond it."""
     from balcal import registry
+    from balcal.beyond.evaluation import Asked, evaluate_beyond
+    from balcal.beyond.words import in_words
     from balcal.devices import pick_device
     from balcal.evaluate import evaluate as evaluate_run
     from balcal.runs import Run
 
-    found = Run.at(run)
+    found, place = Run.at(run), pick_device(device)
     asked = found.recipe.method + registry.method(method) if method else found.recipe.method
-    _print_figures(evaluate_run(found, asked, pick_device(device)), json)
+    figures = evaluate_run(found, asked, place)
+    beyond = Asked(shift or bool(corruptions) or published, ood or bool(against), human, published)
+    beyond = beyond.naming(corruptions, against)
+    told = evaluate_beyond(found, asked, place, beyond, quiet)
+    _print_figures(figures | told, json)
+    if told and not json:
+        print(f"\n{in_words(told)}")
 
 
 @app.command()

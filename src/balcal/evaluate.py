@@ -118,8 +118,7 @@ def evaluate(run: Run, method: Method, device: torch.device) -> dict[str, Any]:
     history = run.history()
     epoch = method.select(history)
     fitted, test, before = calibrated_predictions(run, method, device)
-    later = [name for role, name in method.changes.items() if role not in run.recipe.method.changes]
-    after = "".join(f"+{name}" for name in later)
+    after = added_by(run, method)
     posthoc = {"name": method.changes.get("posthoc"), "spec": describe(method.posthoc), "fitted_on": "calibrate"}
     figures = {
         "task": run.recipe.task.name,
@@ -139,6 +138,12 @@ def evaluate(run: Run, method: Method, device: torch.device) -> dict[str, Any]:
         figures["against_uncalibrated"] = compare(before, test, names).as_dict()
     run.write_json(f"metrics{after}.json", figures)
     return figures | {"run": str(run.path)}
+
+
+def added_by(run: Run, method: Method) -> str:
+    """What the method has beyond what the run was trained with: `+ts`, or nothing."""
+    later = [name for role, name in method.changes.items() if role not in run.recipe.method.changes]
+    return "".join(f"+{name}" for name in later)
 
 
 def _specification(posthoc: str | None) -> dict[str, Any]:

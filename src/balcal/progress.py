@@ -71,7 +71,7 @@ class Progress:
         seconds = gone / max(worked, 1e-9) * (self.epochs * self.per_epoch - self.done)
         if worked < 3:
             return "estimating"
-        return f"about {seconds / 60:.0f} min left" if seconds > 90 else f"about {seconds:.0f} s left"
+        return _duration(seconds)
 
     def note(self, text: str, log: bool = True) -> None:
         if log:
@@ -100,6 +100,33 @@ class Progress:
             self._bar.update(self._task, completed=self.done, told=told)
         else:
             self.note(f"{self.title}: {told}")
+
+
+class Steps:
+    """Progress of a known number of pieces of work that take about as long each."""
+
+    def __init__(self, title: str, quiet: bool = False) -> None:
+        self.title, self.quiet = title, quiet
+        self.started = time.monotonic()
+        self._told = 0.0
+
+    def __call__(self, name: str, number: int, total: int) -> None:
+        """`number` pieces of `total` are done, `name` was the last."""
+        now = time.monotonic()
+        done = number == total
+        if self.quiet or not (done or now - self._told > (0.2 if sys.stderr.isatty() else 15.0)):
+            return
+        self._told = now
+        left = (now - self.started) / number * (total - number)
+        line = f"{self.title}: {number}/{total}  {name}" + ("" if done else f"  {_duration(left)}")
+        if sys.stderr.isatty():
+            print(f"\r\033[K{line}", end="\n" if done else "", file=sys.stderr, flush=True)
+        else:
+            print(line, file=sys.stderr, flush=True)
+
+
+def _duration(seconds: float) -> str:
+    return f"about {seconds / 60:.0f} min left" if seconds > 90 else f"about {seconds:.0f} s left"
 
 
 def summary(record: Record) -> str:

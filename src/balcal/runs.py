@@ -5,7 +5,9 @@ history.jsonl                      one line per epoch, the same bits however oft
 checkpoints/weights-e0007.*.pt     the model after its best epoch
 checkpoints/state-e0015-s000000.*  everything needed to go on from here
 predictions/val.npz, test.npz      log_probs (N, K) and labels (N,), and their role
+predictions/shift-*, outside-*     the same for corrupted test images and for images from elsewhere, and energies
 data.json                          size, digest and use of each role of the data, and what they have in common
+shift.json, ood.json, human.json   figures beyond the test split
 metrics.json                       functions of the predictions; a run that has it is finished
 log.txt, environment.json          when, where, with which versions
 """
@@ -281,10 +283,16 @@ class Run(Folder):
         buffer = io.BytesIO()
         log_probs, labels = predictions.log_probs.cpu().numpy(), predictions.labels.cpu().numpy()
         np.savez(buffer, log_probs=log_probs, labels=labels, role=np.array(predictions.role or split))
-        write_atomic(self.path / "predictions" / f"{split}.npz", buffer.getvalue())
+        write_atomic(self._predictions(split), buffer.getvalue())
+
+    def _predictions(self, split: str) -> Path:
+        return self.path / "predictions" / f"{split}.npz"
+
+    def has_predictions(self, split: str) -> bool:
+        return self._predictions(split).exists()
 
     def load_predictions(self, split: str) -> Predictions | None:
-        path = self.path / "predictions" / f"{split}.npz"
+        path = self._predictions(split)
         if not path.exists():
             return None
         try:

@@ -10,6 +10,7 @@ from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
 
 from balcal import metrics
 from balcal.core import BalcalError
+from balcal.metrics import detection
 
 
 @given(st.integers(0, 10**6), st.integers(1, 60), st.integers(1, 60), st.sampled_from([1, 10, 10**9]))
@@ -55,3 +56,23 @@ def test_bad_scores_are_refused():
         metrics.fpr95(scores_in=[], scores_out=[1.0])
     with pytest.raises(BalcalError, match="both sets"):
         metrics.DetectionScores().compute()
+
+
+@given(
+    st.lists(st.integers(0, 6), min_size=1, max_size=30),
+    st.lists(st.integers(0, 6), min_size=1, max_size=30),
+)
+def test_counting_scores_gives_the_figures(inside, outside):
+    counts = [np.bincount(scores, minlength=7) for scores in (inside, outside)]
+    for name, value in detection._counted(*counts).items():
+        expected = detection.FIGURES[name](scores_in=np.array(inside, float), scores_out=np.array(outside, float))
+        assert value == pytest.approx(expected), name
+
+
+def test_draws_lie_around_the_figures():
+    rng = np.random.default_rng(0)
+    inside, outside = rng.normal(1, 1, 400), rng.normal(0, 1, 300)
+    draws = detection.detection_draws(scores_in=inside, scores_out=outside, resamples=300)
+    hand = [detection.auroc(scores_in=rng.choice(inside, 400), scores_out=rng.choice(outside, 300)) for _ in range(300)]
+    assert draws["auroc"].mean() == pytest.approx(np.mean(hand), abs=0.005)
+    assert draws["auroc"].std() == pytest.approx(np.std(hand), rel=0.2)

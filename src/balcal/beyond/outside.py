@@ -7,7 +7,8 @@ post-hoc map).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,41 +18,70 @@ from torch.nn import functional as F
 
 from balcal import registry
 from balcal.beyond.sitting import Sitting
-from balcal.core import BalcalError, Outputs, Predictions
+from balcal.core import BalcalError, Predictions
+from balcal.data.foreign import is_foreign
 from balcal.data.images import ImageSet
-from balcal.evaluate import batches_of
-from balcal.metrics.detection import aupr_in, aupr_out, auroc, fpr95
+from balcal.data.roles import digest
+from balcal.metrics.detection import FIGURES, detection_draws
 from balcal.metrics.inputs import read
 from balcal.metrics.resample import percentile
 from balcal.metrics.scoring import entropies
-from balcal.randomness import own_randomness
 
-RESAMPLES = 200
 NEAR = 4
 """an image that is smaller by no more than this is padded, not stretched"""
 
 
-def evaluate_outside(sitting: Sitting, names: Iterable[str] | None = None) -> dict[str, Any]:
-    """Detection figures for each outside set, each on its own, then their mean."""
+def evaluate_outside(
+    sitting: Sitting, names: Iterable[str] = (), tick: Callable[[str, int], None] = lambda name, total: None
+) -> dict[str, Any]:
+    """Detection figures for each outside set, each on its own, then their mean; `tick` is told of each one done."""
     dataset = registry.dataset(sitting.run.recipe.task.dataset)
-    names = tuple(names if names is not None else dataset.ood)
+    asked = tuple(names)
+    names, missing = (asked, {}) if asked else _at_hand(dataset.ood)
+    if missing and not names:
+        raise BalcalError("; ".join(missing.values()))
     if not names:
-        raise BalcalError(f"no outside sets are known for {dataset.name}: name some, `--ood svhn,cifar100`")
-    known = sitting.splits.test
-    inside = _scored(sitting, "inside", known)
+        raise BalcalError(f"no outside sets are known for `{dataset.name}`: name some, `--against svhn,cifar100`")
+    if dataset.name in names:
+        raise BalcalError(f"`{dataset.name}` cannot be outside of itself: leave it out of --against")
+    inside = _scored(sitting, "test", lambda: sitting.splits.test, sitting.test())
     sets = {}
     for name in names:
-        _, test = registry.dataset(name).load()
-        sets[name] = _told(inside, _scored(sitting, f"outside-{name}", fitted_to(test, known)))
-    scores = {score for told in sets.values() for score in told["scores"]}
+        images = partial(_outside, name, sitting)
+        stem = f"outside-{digest(images()) if is_foreign(name) else name}"
+        sets[name] = _told(inside, _scored(sitting, stem, images, sitting.predictions(stem, images)))
+        tick(name, len(names))
     mean = {
         score: {figure: float(np.mean([told["scores"][score][figure] for told in sets.values()])) for figure in FIGURES}
-        for score in sorted(scores)
+        for score in inside
     }
-    return {"inside": dataset.name, "images": len(known), "sets": sets, "mean": {"over": list(sets), "scores": mean}}
+    return {
+        "inside": dataset.name,
+        "images": len(inside["confidence"]),
+        "mean_confidence": float(inside["confidence"].mean()),
+        "mean_entropy": float(-inside["entropy"].mean()),
+        "sets": sets,
+        "mean": {"over": list(sets), "scores": mean},
+        "missing": missing,
+    }
 
 
-FIGURES = {"auroc": auroc, "fpr95": fpr95, "aupr_in": aupr_in, "aupr_out": aupr_out}
+def _at_hand(names: Iterable[str]) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Those of the partners that can be had, and why the others cannot."""
+    here, missing = [], {}
+    for name in names:
+        try:
+            registry.dataset(name).load()
+            here.append(name)
+        except BalcalError as error:
+            missing[name] = str(error)
+    return tuple(here), missing
+
+
+def _outside(name: str, sitting: Sitting) -> ImageSet:
+    return fitted_to(registry.dataset(name).load()[1], sitting.splits.test)
+
+
 Scored = dict[str, Tensor]
 
 
@@ -63,48 +93,18 @@ def _told(inside: Scored, outside: Scored) -> dict[str, Any]:
         "scores": {},
     }
     for score in inside:
-        pair = (inside[score].numpy(), outside[score].numpy())
-        values = {name: figure(scores_in=pair[0], scores_out=pair[1]) for name, figure in FIGURES.items()}
-        told["scores"][score] = values | {"auroc_interval": _interval(*pair, values["auroc"])}
+        values = {name: figure(scores_in=inside[score], scores_out=outside[score]) for name, figure in FIGURES.items()}
+        draws = detection_draws(scores_in=inside[score], scores_out=outside[score])
+        intervals = {f"{name}_interval": percentile(values[name], draws[name]).bounds for name in FIGURES}
+        told["scores"][score] = values | intervals
     return told
 
 
-def _interval(inside: Any, outside: Any, value: float) -> tuple[float, float]:
-    rng = np.random.default_rng(0)
-    draws = [
-        auroc(scores_in=rng.choice(inside, len(inside)), scores_out=rng.choice(outside, len(outside)))
-        for _ in range(RESAMPLES)
-    ]
-    return percentile(value, np.array(draws)).bounds
-
-
-def _scored(sitting: Sitting, name: str, part: ImageSet) -> Scored:
-    """Scores of each image. Predictions are stored in the run; energies are stored as predictions of one column."""
-    told = sitting.predictions(name, lambda: part)
+def _scored(sitting: Sitting, name: str, images: Callable[[], ImageSet], told: Predictions) -> Scored:
     rows = read(None, told.log_probs, told.labels)
     scores = {"confidence": rows.top().conf, "entropy": -entropies(rows)}
-    stem = f"{name}-energy{sitting.suffix}"
-    kept = sitting.run.load_predictions(stem)
-    if kept is None:
-        kept = Predictions(_energies(sitting, part), torch.zeros(len(part), dtype=torch.long), name)
-        sitting.run.save_predictions(stem, kept)
-    if kept.log_probs.numel():
-        scores["energy"] = kept.log_probs[:, 0].double()
-    return scores
-
-
-@torch.no_grad()
-def _energies(sitting: Sitting, part: ImageSet) -> Tensor:
-    """(N, 1), or nothing where the branches are fused as probabilities and there are no logits."""
-    told = []
-    model = sitting.model.eval()
-    with own_randomness():
-        for x, _ in batches_of(sitting.run, part, sitting.device).epoch(0):
-            outputs: Outputs = model(x, branches=True)
-            if len(outputs.weights) > 1 and outputs.fusion == "probs":
-                return torch.empty(0, 1)
-            told.append(torch.einsum("b,bnk->nk", outputs.weights, outputs.logits).logsumexp(1, keepdim=True).cpu())
-    return torch.cat(told)
+    energies = sitting.energies(name, images)
+    return scores if energies is None else scores | {"energy": energies}
 
 
 def fitted_to(part: ImageSet, like: ImageSet) -> ImageSet:

@@ -15,7 +15,7 @@ import torch
 from balcal import registry
 from balcal.beyond.sitting import Sitting
 from balcal.core import BalcalError
-from balcal.data.corruptions import SEVERITIES, corrupt
+from balcal.data.corruptions import SEVERITIES, VERSION, corrupt
 from balcal.data.images import ImageSet
 from balcal.data.shifted import SHIFTS
 from balcal.metrics.bins import bin_table
@@ -47,7 +47,7 @@ def evaluate_shift(
     sets: list[dict[str, Any]] = []
     floors: list[Floats] = []
     for name, severity in keys:
-        stem = f"published-{name}-{severity}" if published else f"shift-{name}-{severity}-{seed}"
+        stem = f"published-{name}-{severity}" if published else f"shift-{name}-{severity}-{seed}-v{VERSION}"
         told = sitting.predictions(stem, lambda key=(name, severity): corrupted(*key))  # type: ignore[misc]
         rows = read(None, told.log_probs, told.labels)
         tops.append(top := rows.top())

@@ -8,27 +8,29 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cached_property
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from balcal.core import OutputsMap, Predictions, ReadsOutputs
+from balcal.core import BalcalError, Outputs, OutputsMap, Predictions, ReadsOutputs
 from balcal.data.images import ImageSet, Splits
+from balcal.data.roles import manifest
 from balcal.evaluate import (
     batches_of,
     calibrated_model,
     calibrated_predictions,
     load_chosen,
     load_splits,
-    predict_batches,
 )
 from balcal.model import Model, as_method
+from balcal.randomness import own_randomness
 from balcal.recipe import Method
 from balcal.runs import Run
 
 
 class Sitting:
-    """One run under one method, on one device. The network is loaded when it is first needed."""
+    """One run under one method, on one device. Network and images are loaded when they are first needed."""
 
     def __init__(self, run: Run, method: Method, device: torch.device) -> None:
         self.run, self.method, self.device = run, as_method(method), device
@@ -37,34 +39,66 @@ class Sitting:
         self.suffix = "" if epoch == usual else f"-e{epoch:04d}"
         if isinstance(self.method.posthoc, ReadsOutputs):
             self.suffix += f"+{self.method.changes['posthoc']}"
-        self.splits: Splits = load_splits(run.recipe.task)
-        self._model: Model | None = None
-        self._map: nn.Module | None = None
 
-    @property
+    @cached_property
+    def splits(self) -> Splits:
+        splits = load_splits(self.run.recipe.task)
+        self.run.check_data(manifest(splits))
+        return splits
+
+    @cached_property
     def model(self) -> Model:
-        if self._model is None:
-            if isinstance(self.method.posthoc, ReadsOutputs):
-                self._model, _ = calibrated_model(self.run, self.method, self.device)
-            else:
-                self._model = load_chosen(self.run, self.method, self.device)
-        return self._model
+        if isinstance(self.method.posthoc, ReadsOutputs):
+            return calibrated_model(self.run, self.method, self.device)[0]
+        return load_chosen(self.run, self.method, self.device)
 
-    @property
-    def map(self) -> nn.Module:
-        """What is applied to stored predictions."""
-        if self._map is None:
-            fitted, _, _ = calibrated_predictions(self.run, self.method, self.device)
-            self._map = nn.Identity() if isinstance(fitted, OutputsMap) else fitted
-        return self._map
+    @cached_property
+    def _calibrated(self) -> tuple[nn.Module, Predictions]:
+        fitted, test, _ = calibrated_predictions(self.run, self.method, self.device)
+        return nn.Identity() if isinstance(fitted, OutputsMap) else fitted, test
+
+    def test(self) -> Predictions:
+        """What the run says of its test split, after its post-hoc map."""
+        return self._calibrated[1]
 
     def predictions(self, name: str, images: Callable[[], ImageSet]) -> Predictions:
         """What the run says of these images, after its post-hoc map."""
-        stem = f"{name}{self.suffix}"
-        told = self.run.load_predictions(stem)
+        told = self.run.load_predictions(f"{name}{self.suffix}")
         if told is None:
-            part = images()
-            told = predict_batches(self.model, batches_of(self.run, part, self.device), role=name)
-            self.run.save_predictions(stem, told)
+            told, _ = self._ask(name, images())
         with torch.no_grad():
-            return replace(told, log_probs=self.map(told.log_probs))
+            return replace(told, log_probs=self._calibrated[0](told.log_probs))
+
+    def energies(self, name: str, images: Callable[[], ImageSet]) -> Tensor | None:
+        """(N,) log of the sum of the exponential logits, before any post-hoc map; none if there are no logits."""
+        kept = self.run.load_predictions(f"{name}-energy{self.suffix}")
+        energies = self._ask(name, images())[1] if kept is None else kept.log_probs
+        return energies[:, 0].double() if energies.numel() else None
+
+    @torch.no_grad()
+    def _ask(self, name: str, part: ImageSet) -> tuple[Predictions, Tensor]:
+        """Predictions and energies in one pass, both stored."""
+        model, told, energies = self.model.eval(), [], []
+        batches = batches_of(self.run, part, self.device)
+        with own_randomness():
+            for x, _ in batches.epoch(0):
+                outputs: Outputs = model(x, branches=True)
+                posthoc = model.posthoc
+                log_probs = posthoc(outputs) if isinstance(posthoc, OutputsMap) else outputs.log_probs()
+                told.append(log_probs.float().cpu())
+                energies.append(_energy(outputs).float().cpu())
+        if bool(torch.cat(told).isnan().any()):
+            raise BalcalError(f"predictions for `{name}` are NaN: the weights of {self.run.path} are not finite")
+        predictions = Predictions(torch.cat(told), part.labels.cpu(), "test")
+        energy = Predictions(torch.cat(energies), part.labels.cpu(), "test")
+        for stem, asked in ((f"{name}-energy{self.suffix}", energy), (f"{name}{self.suffix}", predictions)):
+            if not self.run.has_predictions(stem):
+                self.run.save_predictions(stem, asked)
+        return predictions, energy.log_probs
+
+
+def _energy(outputs: Outputs) -> Tensor:
+    """(N, 1); no columns where several classifiers are fused as probabilities, which have no logits together."""
+    if len(outputs.weights) > 1 and outputs.fusion == "probs":
+        return torch.empty(outputs.logits.shape[1], 0)
+    return torch.einsum("b,bnk->nk", outputs.weights, outputs.logits).logsumexp(1, keepdim=True)

@@ -74,6 +74,9 @@ def failure_auroc(*, probs: Any = None, log_probs: Any = None, labels: Any) -> f
     return auroc(scores_in=top.conf[top.right], scores_out=top.conf[~top.right])
 
 
+FIGURES = {"auroc": auroc, "fpr95": fpr95, "aupr_in": aupr_in, "aupr_out": aupr_out}
+
+
 def _scores(*given: Any) -> tuple[Floats, Floats]:
     inside, outside = (as_tensor(scores).cpu().double().numpy() for scores in given)
     for name, scores in (("scores_in", inside), ("scores_out", outside)):
@@ -90,6 +93,41 @@ def _average_precision(positive: Floats, negative: Floats) -> float:
     hits = len(positive) - np.cumsum(gained) + gained
     alarms = len(negative) - np.searchsorted(np.sort(negative), thresholds, "left")
     return float(gained @ (hits / (hits + alarms)) / len(positive))
+
+
+def detection_draws(*, scores_in: Any, scores_out: Any, resamples: int = 200, seed: int = 0) -> dict[str, Floats]:
+    """Each figure under resamples of both sets. Scores are sorted once; a resample only counts them anew."""
+    inside, outside = _scores(scores_in, scores_out)
+    values = np.unique(np.concatenate([inside, outside]))
+    place_in, place_out = (np.searchsorted(values, scores) for scores in (inside, outside))
+    rng = np.random.default_rng(seed)
+    draws = {name: np.empty(resamples) for name in FIGURES}
+    for number in range(resamples):
+        gained_in, gained_out = (
+            np.bincount(place[rng.integers(len(place), size=len(place))], minlength=len(values))
+            for place in (place_in, place_out)
+        )
+        for name, value in _counted(gained_in, gained_out).items():
+            draws[name][number] = value
+    return draws
+
+
+def _counted(inside: NDArray[np.int64], outside: NDArray[np.int64]) -> dict[str, float]:
+    """The figures from how many samples have each score, lowest first."""
+    n_in, n_out = inside.sum(), outside.sum()
+    in_up, out_up = (np.cumsum(count) for count in (inside, outside))  # this score or lower
+    in_down, out_down = n_in - in_up + inside, n_out - out_up + outside  # this score or higher
+    needed = max(1, int(np.ceil(0.95 * n_in - 1e-9)))
+    let_in = np.searchsorted(-in_down, -needed, "right") - 1  # the highest score that enough of the inside reach
+    with np.errstate(invalid="ignore"):
+        precision_in = np.where(inside > 0, in_down / (in_down + out_down), 0.0)
+        precision_out = np.where(outside > 0, out_up / (in_up + out_up), 0.0)
+    return {
+        "auroc": float(inside @ (out_up - outside / 2) / (n_in * n_out)),
+        "fpr95": float(out_down[let_in] / n_out),
+        "aupr_in": float(inside @ precision_in / n_in),
+        "aupr_out": float(outside @ precision_out / n_out),
+    }
 
 
 class DetectionScores:
@@ -119,8 +157,7 @@ class DetectionScores:
         if not self.inside or not self.outside:
             raise BalcalError("there is nothing to tell apart yet: update with scores of both sets")
         scores = {"scores_in": np.concatenate(self.inside), "scores_out": np.concatenate(self.outside)}
-        figures = (auroc, fpr95, aupr_in, aupr_out)
-        return {figure.__name__: figure(**scores) for figure in figures}
+        return {name: figure(**scores) for name, figure in FIGURES.items()}
 
 
 _DETECT = "Hendrycks, Gimpel, ICLR 2017"
