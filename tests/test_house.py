@@ -17,7 +17,7 @@ FLOORS = [
     ["runs"],
     ["evaluate", "train", "stages", "report"],
     ["sessions", "posthoc"],
-    ["demo", "offline", "inventory", "beyond", "analysis"],
+    ["demo", "offline", "inventory", "beyond", "analysis", "arena"],
     ["paper"],
     ["cli"],
     ["__main__"],

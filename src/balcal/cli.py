@@ -103,6 +103,65 @@ def evaluate(
 
 
 @app.command()
+def arena(
+    task: Annotated[str, typer.Argument(help="See `balcal list tasks`.")] = "fashion",
+    methods: Annotated[
+        str, typer.Option(help="Joined by commas; each is judged with and without ts.")
+    ] = "vanilla,balcal",
+    seeds: Annotated[int, typer.Option(min=1, help="How many, from 0 on.")] = 3,
+    set_: Set = None,
+    search: Annotated[
+        list[str] | None,
+        typer.Option(help="Choose a setting on the validation split: head.delta=0.91,0.93,0.95. May be repeated."),
+    ] = None,
+    against: Annotated[str | None, typer.Option(help="Compare with this entry; vanilla+ts if left out.")] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Runs at a time. They do not change the numbers.")] = 1,
+    threads: Annotated[int, typer.Option(min=1, help="Of each run. They do change the last bits.")] = 1,
+    backend: Annotated[str, typer.Option(help="processes, or dask with --scheduler.")] = "processes",
+    scheduler: Annotated[str | None, typer.Option(help="Address of a Dask scheduler: tcp://HOST:8786.")] = None,
+    format: Annotated[
+        str | None, typer.Option(help="markdown, latex, csv, runs (csv, a line per run) or json.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the table to this file: .md, .tex, .csv or .json.")] = None,
+    runs: Annotated[Path, typer.Option(help="Folder that holds all runs.")] = Path("runs"),
+    device: Device = None,
+    offline: Offline = False,
+    quiet: Quiet = False,
+    json: Json = False,
+) -> None:
+    """Train methods in several seeds (or find them), judge and compare them in one table."""
+    from balcal.arena import run
+    from balcal.arena.tables import format_for
+
+    if (backend == "dask") != (scheduler is not None) or backend not in ("processes", "dask"):
+        raise typer.BadParameter("--backend dask goes with --scheduler ADDRESS; the other backend is processes")
+    chosen = "json" if json else format_for(format, out)
+    result = run(
+        task,
+        [name.strip() for name in methods.split(",") if name.strip()],
+        seeds,
+        settings=set_ or (),
+        search=search or (),
+        against=against,
+        runs=runs,
+        jobs=jobs,
+        scheduler=scheduler,
+        threads=threads,
+        device=device,
+        quiet=quiet,
+    )
+    told = result.table(chosen)
+    if out:
+        out.write_text(told + "\n")
+    if not out or chosen != "markdown":
+        print(told if json or not out else result.table("markdown"))
+    for sentence in result.complaints:
+        print(f"balcal: {sentence}", file=sys.stderr)
+    if result.complaints:
+        raise typer.Exit(1)
+
+
+@app.command()
 def calibrate(
     source: Annotated[str, typer.Argument(help="A run folder; or FILE.npz with held-out predictions to fit on.")],
     method: Annotated[str, typer.Option("--with", help="ts, vs, ms, dirichlet, ets, isotonic, histogram, gamma, ...")],

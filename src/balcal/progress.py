@@ -71,7 +71,7 @@ class Progress:
         seconds = gone / max(worked, 1e-9) * (self.epochs * self.per_epoch - self.done)
         if worked < 3:
             return "estimating"
-        return _duration(seconds)
+        return in_words(seconds)
 
     def note(self, text: str, log: bool = True) -> None:
         if log:
@@ -118,14 +118,21 @@ class Steps:
             return
         self._told = now
         left = (now - self.started) / number * (total - number)
-        line = f"{self.title}: {number}/{total}  {name}" + ("" if done else f"  {_duration(left)}")
+        line = f"{self.title}: {number}/{total}  {name}" + ("" if done else f"  {in_words(left)}")
         if sys.stderr.isatty():
             print(f"\r\033[K{line}", end="\n" if done else "", file=sys.stderr, flush=True)
         else:
             print(line, file=sys.stderr, flush=True)
 
 
-def _duration(seconds: float) -> str:
+def in_words(seconds: float) -> str:
+    """How long it will take yet, no more exactly than anybody knows.
+
+    >>> in_words(42.3), in_words(200), in_words(3 * 3600)
+    ('about 42 s left', 'about 3 min left', 'about 3.0 h left')
+    """
+    if seconds > 5400:
+        return f"about {seconds / 3600:.1f} h left"
     return f"about {seconds / 60:.0f} min left" if seconds > 90 else f"about {seconds:.0f} s left"
 
 

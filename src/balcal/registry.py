@@ -129,10 +129,7 @@ def _parent_of(child: Recipe) -> Recipe | None:
 
 def override(recipe: Recipe, path: str, value: Any) -> Recipe:
     """The recipe with one field changed: `plan.lr`, `task.val_size`, `head.beta`, `tally.on`, ..."""
-    root, _, name = path.partition(".")
-    roots = ("plan", "task", *ROLES)
-    if root not in roots:
-        raise BalcalError(unknown("setting", root, roots))
+    root, name = _split(path)
     if root == "task":
         return replace(recipe, task=_changed(recipe.task, root, name, value))
     if root == "plan":
@@ -143,10 +140,35 @@ def override(recipe: Recipe, path: str, value: Any) -> Recipe:
     return replace(recipe, method=replace(recipe.method, **{root: _changed(role, root, name, value)}))
 
 
+def has_setting(recipe: Recipe, path: str) -> bool:
+    """Whether this recipe has such a setting; a path that none could have is an error.
+
+    >>> has_setting(recipe("digits", "balcal"), "head.delta"), has_setting(recipe("digits", "vanilla"), "head.delta")
+    (True, False)
+    """
+    if path.startswith(FOR_PARENT):
+        return recipe.parent is not None and has_setting(recipe.parent, path.removeprefix(FOR_PARENT))
+    root, name = _split(path)
+    record = {"task": recipe.task, "plan": recipe.task.plan}.get(root) or getattr(recipe.method, root)
+    return name in _settable(record)
+
+
+def _split(path: str) -> tuple[str, str]:
+    root, _, name = path.partition(".")
+    roots = ("plan", "task", *ROLES)
+    if root not in roots:
+        raise BalcalError(unknown("setting", root, roots))
+    return root, name
+
+
+def _settable(record: Any) -> list[str]:
+    if not is_dataclass(record):
+        return []
+    return [f.name for f in fields(record) if f.compare and f.name not in ("name", "plan")]
+
+
 def _changed(record: Any, root: str, name: str, value: Any) -> Any:
-    settable = (
-        [f.name for f in fields(record) if f.compare and f.name not in ("name", "plan")] if is_dataclass(record) else []
-    )
+    settable = _settable(record)
     if name not in settable:
         if not settable:
             raise BalcalError(f"`{root}.{name}` cannot be set: {record} has no settings")

@@ -10,6 +10,7 @@ data.json                          size, digest and use of each role of the data
 shift.json, ood.json, human.json   figures beyond the test split
 metrics.json                       functions of the predictions; a run that has it is finished
 log.txt, environment.json          when, where, with which versions
+seconds.json                       spent in the loop, one number for each session that ended in good order
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ from __future__ import annotations
 import io
 import json
 import platform
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 from zipfile import BadZipFile
@@ -42,6 +45,10 @@ State = dict[str, Any]
 Weights = dict[str, torch.Tensor]
 SAVE_EVERY_SECONDS = 300.0
 """in the middle of an epoch; at its end a state is always saved"""
+
+
+class Claimed(BalcalError):
+    """Another process is writing to this run."""
 
 
 class Store(Protocol):
@@ -183,7 +190,7 @@ class Folder:
                 if fcntl:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                raise BalcalError(f"{self.path} is being trained by another process: wait for it or stop it") from None
+                raise Claimed(f"{self.path} is being trained by another process: wait for it or stop it") from None
             sweep(self.path)
             yield
 
@@ -256,6 +263,14 @@ class Run(Folder):
             raise BalcalError(f"{self.path / 'data.json'} is damaged: delete it to have it written anew") from None
         return found
 
+    def environment(self) -> dict[str, Any]:
+        """Of the session that last began to train."""
+        try:
+            found: dict[str, Any] = json.loads((self.path / "environment.json").read_text())
+        except (OSError, ValueError):
+            return {}
+        return found
+
     def check_data(self, manifest: dict[str, Any]) -> None:
         """The data must be what it was when the run began; the first time, write down what it is."""
         written = self.data()
@@ -268,6 +283,14 @@ class Run(Folder):
                     f"the {role} data has changed since {self.path} was begun (digest {now['digest']}, then "
                     f"{written['roles'][role]['digest']}): put the old data back, or train in another folder with --out"
                 )
+
+    def seconds(self) -> list[float]:
+        """Spent in the loop by each session; a killed one leaves none, and older runs have no record."""
+        try:
+            spent: list[float] = json.loads((self.path / "seconds.json").read_text())
+        except (OSError, ValueError):
+            return []
+        return spent
 
     def write_json(self, name: str, value: Any) -> None:
         write_atomic(self.path / name, (json.dumps(value, indent=2) + "\n").encode())
@@ -308,6 +331,7 @@ def environment(device: torch.device) -> dict[str, Any]:
 
     return {
         "balcal": __version__,
+        "commit": commit(),
         "torch": torch.__version__,
         "python": platform.python_version(),
         "platform": platform.platform(),
@@ -315,3 +339,18 @@ def environment(device: torch.device) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }
+
+
+@cache
+def commit() -> str | None:
+    """The commit of this code, with `-dirty` if it was changed since; None if it is not in a repository of its own."""
+    here = Path(__file__).parent
+    for question in (
+        ["ls-files", "--error-unmatch", "runs.py"],
+        ["describe", "--always", "--exclude=*", "--dirty", "--abbrev=40"],
+    ):
+        try:
+            told = subprocess.run(["git", *question], cwd=here, capture_output=True, text=True, timeout=10, check=True)
+        except (OSError, subprocess.SubprocessError):
+            return None
+    return told.stdout.strip()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
@@ -160,7 +161,12 @@ def _train_run(run: Run, machine: Machine, progress: Progress, parent: ParentRun
     seen, plain = (Pixels.of(dataset, device, augment, recipe.task.side) for augment in (recipe.task.augment, "none"))
     train = MemoryBatches(splits.train.to(device), seen, plan.batch_size, recipe.seed, world.rank, world.size)
     val = MemoryBatches(splits.val.to(device), plain, 2 * plan.batch_size, None, world.rank, world.size)
-    run_epochs(Session(model, train, val, plan, recipe.seed, run, progress, world))
+    begun = time.monotonic()
+    try:
+        run_epochs(Session(model, train, val, plan, recipe.seed, run, progress, world))
+    finally:
+        if world.first:
+            run.write_json("seconds.json", [*run.seconds(), round(time.monotonic() - begun, 3)])
 
 
 def _tune_machine(device: torch.device) -> None:

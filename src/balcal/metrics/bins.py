@@ -130,14 +130,18 @@ def bin_table(top: TopLabels, bins: int) -> BinTable:
     return sums.table()
 
 
-def equal_mass(top: TopLabels, bins: int) -> BinTable:
+def equal_mass_bin_of(top: TopLabels, bins: int) -> Tensor:
     """Bins (lo, hi] between the order statistics of rank N/bins, 2N/bins, ...; equal confidences stay together."""
     if bins < 1:
         raise BalcalError(f"there must be at least one bin, not {bins}")
     n = len(top)
     ranks = torch.tensor([-(-k * n // bins) - 1 for k in range(1, bins)], dtype=torch.long).clamp(min=0)
     edges = torch.from_numpy(np.sort(top.conf.numpy()))[ranks]
-    where = torch.bucketize(top.conf, edges)
+    return torch.bucketize(top.conf, edges)
+
+
+def equal_mass(top: TopLabels, bins: int) -> BinTable:
+    where = equal_mass_bin_of(top, bins)
     right = top.right.double()
     count, conf, hits = (
         torch.bincount(where, weights, bins).numpy() for weights in (torch.ones_like(right), top.conf, right)

@@ -5,7 +5,7 @@ Corrupted sets share their images, so their errors are not independent: every re
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -15,9 +15,16 @@ from balcal.metrics.bins import bin_of, bin_table
 from balcal.metrics.inputs import TopLabels
 from balcal.metrics.resample import Floats
 
+Place = Callable[[TopLabels, int], torch.Tensor]
+"""The bin of each sample."""
+
+
+def uniform(top: TopLabels, bins: int) -> torch.Tensor:
+    return bin_of(top.conf, bins, top.dtype)
+
 
 def joint_draws(
-    tops: Sequence[TopLabels], bins: int = 15, resamples: int = 200, seed: int = 0
+    tops: Sequence[TopLabels], bins: int = 15, resamples: int = 200, seed: int = 0, place: Place = uniform
 ) -> tuple[Floats, Floats]:
     """(ECE, accuracy) of each set under each resample of the common images: (resamples, sets) each."""
     n = len(tops[0])
@@ -28,7 +35,7 @@ def joint_draws(
     ece, accuracy = np.empty((resamples, len(tops))), np.empty((resamples, len(tops)))
     for number, top in enumerate(tops):
         table = torch.zeros(n, bins, dtype=torch.float64)
-        table[torch.arange(n), bin_of(top.conf, bins, top.dtype)] = top.gap
+        table[torch.arange(n), place(top, bins)] = top.gap
         ece[:, number] = (counts @ table).abs().sum(1).numpy() / n
         accuracy[:, number] = (counts @ top.right.double()).numpy() / n
     return ece, accuracy

@@ -1,0 +1,11 @@
+"""Methods × seeds on one task: trained or found, judged with and without temperature scaling, compared honestly.
+
+result = balcal.arena.run("digits", ["vanilla", "balcal"], seeds=3, jobs=2)
+print(result.table("markdown"))
+"""
+
+from balcal.arena.result import ArenaResult, Cell, Difference, TrainingRun
+from balcal.arena.running import run
+from balcal.arena.searching import Search
+
+__all__ = ["ArenaResult", "Cell", "Difference", "Search", "TrainingRun", "run"]

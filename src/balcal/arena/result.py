@@ -1,0 +1,298 @@
+"""What an arena found: every run, every figure, and what is needed to compare any two entries. One JSON file.
+
+An *entry* is a method as it is judged: `balcal` and `balcal+ts` are two entries of one training run. A *cell* is an
+entry in one seed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from balcal.core import BalcalError
+from balcal.files import write_atomic
+from balcal.metrics.across import LEVEL, Chance, Pairs, holm, pairs
+from balcal.metrics.resample import Floats
+from balcal.naming import unknown
+
+FORM = "balcal arena 1"
+Format = Literal["markdown", "latex", "csv", "runs", "json"]
+Judgement = Literal["better", "worse", "tie", "same", "none"]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A column: how a figure is called, printed and read."""
+
+    name: str
+    title: str
+    higher: bool = False
+    percent: bool = False
+
+    def shown(self, value: float, sign: str = "") -> str:
+        return f"{value * 100:{sign}.2f}" if self.percent else f"{value:{sign}.4f}"
+
+
+FIGURES = (
+    Figure("accuracy", "accuracy", higher=True, percent=True),
+    Figure("ece", "ECE", percent=True),
+    Figure("adaptive_ece", "AECE", percent=True),
+    Figure("nll", "NLL"),
+    Figure("brier", "Brier"),
+)
+
+
+@dataclass(frozen=True)
+class TrainingRun:
+    """One training run: its recipe, and how it went."""
+
+    run: str
+    """address below the folder of all runs"""
+    method: str
+    seed: int
+    settings: tuple[str, ...]
+    """as in `--set`"""
+    recipe: Mapping[str, Any]
+    """everything that decides the result, as plain data"""
+    status: Literal["done", "failed"] = "done"
+    error: str | None = None
+    epoch: int | None = None
+    """chosen, from 0"""
+    epochs: int = 0
+    val_nll: float | None = None
+    """of the chosen epoch"""
+    seconds: float | None = None
+    """spent in its training loop, over all sessions that ended in good order"""
+    found: bool = False
+    """it was finished before this arena began"""
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    """versions, device, threads, commit and start of the last session that trained it"""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """An entry in one seed. `figures` is None if there is no run to judge; `error` then says why."""
+
+    entry: str
+    method: str
+    """of the training run"""
+    posthoc: str | None
+    seed: int
+    run: str
+    figures: Mapping[str, Any] | None = None
+    """accuracy, ece, adaptive_ece, nll, brier, ..., ece_interval, floor_mean, floor_high: fractions"""
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Second entry minus first in one figure."""
+
+    figure: str
+    value: float
+    low: float
+    high: float
+    p: float
+    """two-sided, of this pair alone"""
+    adjusted: float
+    """p after Holm's correction for all comparisons of its kind; p itself if there was only one"""
+    seeds: int
+    """how many both have"""
+    judgement: Judgement
+    """of the second entry, at the 5 % level of `adjusted`; `same`: no sample told them apart"""
+
+    @property
+    def about(self) -> Literal["methods", "these runs"]:
+        """With one seed each nothing is known of how much training varies."""
+        return "methods" if self.seeds > 1 else "these runs"
+
+
+@dataclass(frozen=True)
+class ArenaResult:
+    """Everything that an arena found. Fractions throughout; seeds in the order of `seeds`, entries of `entries`."""
+
+    task: str
+    methods: tuple[str, ...]
+    seeds: tuple[int, ...]
+    settings: tuple[str, ...]
+    entries: tuple[str, ...]
+    reference: str
+    """entry that all others are compared with"""
+    samples: int
+    """test images"""
+    runs: tuple[TrainingRun, ...]
+    """all training runs, those that others start from and those that a search tried included"""
+    cells: tuple[Cell, ...]
+    chance: Mapping[str, Chance]
+    """by figure, over those of `entries` that have at least one run, in this order"""
+    searches: tuple[Mapping[str, Any], ...] = ()
+    """per searched method: what was tried, its validation NLL per seed, what was chosen"""
+    made: Mapping[str, Any] = field(default_factory=dict)
+    """when, with what, for how long; nothing that decides a figure"""
+
+    @property
+    def failures(self) -> list[TrainingRun]:
+        return [run for run in self.runs if run.status == "failed"]
+
+    @property
+    def complaints(self) -> list[str]:
+        """One sentence for each run that failed, and for each that could not be judged."""
+        told = [f"{run.run}: {run.error}" for run in self.failures]
+        failed = {run.run for run in self.failures}
+        return told + [f"{c.entry} seed {c.seed}: {c.error}" for c in self.cells if c.error and c.run not in failed]
+
+    def cell(self, entry: str, seed: int) -> Cell:
+        self._check(entry)
+        return next(cell for cell in self.cells if (cell.entry, cell.seed) == (entry, seed))
+
+    def values(self, entry: str, figure: str) -> list[float | None]:
+        """One value per seed; None where the run failed."""
+        found = [self.cell(entry, seed).figures for seed in self.seeds]
+        return [None if figures is None else figures[figure] for figures in found]
+
+    def compare(self, first: str, second: str) -> dict[str, Difference]:
+        """Second minus first, by figure: one pair alone, without a correction for looking at many."""
+        self._check(first, second)
+        return {f.name: self._difference(f, first, second, None) for f in FIGURES}
+
+    def against(self, first: str) -> dict[str, dict[str, Difference]]:
+        """All other entries minus `first`, by entry and figure; in each figure corrected by Holm for being several."""
+        self._check(first)
+        told: dict[str, dict[str, Difference]] = {entry: {} for entry in self.entries if entry != first}
+        for figure in FIGURES:
+            found, at = self._pairs[figure.name], self._index.get(first)
+            row = np.full(len(self._index), np.nan) if at is None else found.p[at].copy()
+            if at is not None:
+                row[at] = np.nan
+            adjusted = holm(row)
+            for entry, found_in in told.items():
+                found_in[figure.name] = self._difference(figure, first, entry, adjusted)
+        return told
+
+    def best(self, figure: str) -> str | None:
+        """The entry with the best mean over its seeds, of those that have all seeds; chance may have chosen it."""
+        known = next((f for f in FIGURES if f.name == figure), None)
+        if known is None:
+            raise BalcalError(unknown("figure", figure, [f.name for f in FIGURES]))
+        means = {}
+        for entry in self.entries:
+            values = [v for v in self.values(entry, figure) if v is not None]
+            if len(values) == len(self.seeds) and all(map(math.isfinite, values)):
+                means[entry] = float(np.mean(values))
+        if not means:
+            return None
+        return (max if known.higher else min)(means, key=lambda entry: means[entry])
+
+    def against_best(self, figure: str) -> dict[str, Difference]:
+        """All others minus the best one in this figure. It was picked after the fact, so Holm counts all pairs."""
+        best = self.best(figure)
+        if best is None:
+            return {}
+        at, found = self._index[best], self._pairs[figure]
+        upper = np.triu_indices(len(found.p), 1)
+        table = np.full_like(found.p, np.nan)
+        table[upper] = holm(found.p[upper])
+        adjusted = np.fmax(table, table.T)[at]
+        known = next(f for f in FIGURES if f.name == figure)
+        return {entry: self._difference(known, best, entry, adjusted) for entry in self.entries if entry != best}
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row per entry: of each figure mean, std, values per seed, and how it compares with reference and best."""
+        from balcal.arena.tables import rows
+
+        return rows(self)
+
+    def table(self, format: Format = "markdown") -> str:
+        """markdown, latex (booktabs), csv (a line per entry), runs (csv, a line per entry and seed), json."""
+        from balcal.arena.tables import table
+
+        return table(self, format)
+
+    def as_dict(self) -> dict[str, Any]:
+        told = {"form": FORM} | {name: getattr(self, name) for name in self.__dataclass_fields__}
+        told["runs"] = [asdict(run) for run in self.runs]
+        told["cells"] = [asdict(cell) for cell in self.cells]
+        told["chance"] = {
+            name: {
+                "covariance": [[x if math.isfinite(x) else None for x in row] for row in chance.covariance.tolist()],
+                "added": chance.added.tolist(),
+                "perfect": list(chance.perfect),
+                "granule": chance.granule,
+            }
+            for name, chance in self.chance.items()
+        }
+        return told
+
+    def save(self, path: str | Path) -> Path:
+        write_atomic(Path(path), (json.dumps(self.as_dict(), indent=1) + "\n").encode())
+        return Path(path)
+
+    @staticmethod
+    def load(path: str | Path) -> ArenaResult:
+        try:
+            told = json.loads(Path(path).read_text())
+            if told.pop("form") != FORM:
+                raise ValueError
+        except (OSError, ValueError, KeyError, AttributeError):
+            raise BalcalError(f"{path} is not the result of an arena: make one with `balcal arena`") from None
+        return ArenaResult.of(told)
+
+    @staticmethod
+    def of(told: Mapping[str, Any]) -> ArenaResult:
+        """From what `as_dict` made, also after a journey through JSON."""
+        told = {name: tuple(value) if isinstance(value, list) else value for name, value in told.items()}
+        told = {name: value for name, value in told.items() if name in ArenaResult.__dataclass_fields__}
+        told["runs"] = tuple(TrainingRun(**run | {"settings": tuple(run["settings"])}) for run in told["runs"])
+        told["cells"] = tuple(Cell(**cell) for cell in told["cells"])
+        told["chance"] = {
+            name: Chance(_array(c["covariance"]), _array(c["added"]), tuple(c["perfect"]), c["granule"])
+            for name, c in told["chance"].items()
+        }
+        return ArenaResult(**told)
+
+    def _check(self, *entries: str) -> None:
+        for entry in entries:
+            if entry not in self.entries:
+                raise BalcalError(unknown("entry", entry, self.entries))
+
+    @cached_property
+    def _index(self) -> dict[str, int]:
+        """Where in `chance` an entry is."""
+        there = [e for e in self.entries if any(c.entry == e and c.figures is not None for c in self.cells)]
+        return {entry: number for number, entry in enumerate(there)}
+
+    @cached_property
+    def _pairs(self) -> dict[str, Pairs]:
+        found = {}
+        for name, chance in self.chance.items():
+            table = [[math.nan if v is None else v for v in self.values(entry, name)] for entry in self._index]
+            found[name] = pairs(np.array(table, dtype=np.float64), chance)
+        return found
+
+    def _difference(self, figure: Figure, first: str, second: str, adjusted: Floats | None) -> Difference:
+        """`adjusted` p values are those of a row of second entries."""
+        a, b = self._index.get(first), self._index.get(second)
+        if a is None or b is None or figure.name not in self._pairs:
+            return Difference(figure.name, *(math.nan,) * 5, seeds=0, judgement="none")
+        found = self._pairs[figure.name]
+        value, low, high, p = (float(x[a, b]) for x in (found.value, found.low, found.high, found.p))
+        level = p if adjusted is None else float(adjusted[b])
+        judgement: Judgement = "tie"
+        if math.isnan(value):
+            judgement = "none"
+        elif low == high == 0:
+            judgement = "same"
+        elif level <= LEVEL:
+            judgement = "better" if (value > 0) == figure.higher else "worse"
+        return Difference(figure.name, value, low, high, p, level, int(found.seeds[a, b]), judgement)
+
+
+def _array(values: Sequence[Any]) -> Floats:
+    return np.array(values, dtype=np.float64)

@@ -1,0 +1,143 @@
+"""One piece of work, as a process anywhere does it: train a run or find it, judge a run. Nothing here is raised.
+
+The number of threads is fixed, not left to the machine or to how many others work beside: the same bits everywhere.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from threadpoolctl import threadpool_limits
+
+from balcal.core import BalcalError
+from balcal.devices import pick_device
+from balcal.evaluate import calibrated_predictions, evaluate
+from balcal.metrics.across import floor_by_mass
+from balcal.metrics.inputs import TopLabels, read
+from balcal.metrics.resample import Floats
+from balcal.metrics.scoring import losses, squares
+from balcal.model import as_method
+from balcal.recipe import Recipe
+from balcal.runs import Claimed, Run
+from balcal.sessions import train_recipe
+from balcal.stopping import Stopped
+
+_ALONE = threading.Lock()
+"""torch has one stream of random numbers per process: two trainings in one would disturb each other"""
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Where work is done, and how."""
+
+    runs: Path
+    """folder of all runs; the same for everybody who works"""
+    device: str | None = None
+    threads: int = 1
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a piece of work ended. `told` is what came out of it; else `error` says in a sentence why not."""
+
+    told: Any = None
+    error: str | None = None
+    signum: int = 0
+    """it was asked to stop, and did, with everything saved"""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Judged:
+    """An entry's figures, and of each test sample what comparisons need."""
+
+    figures: dict[str, Any]
+    top: TopLabels
+    nll: Floats
+    brier: Floats
+
+
+def trained(recipe: Recipe, bench: Bench, keep_epochs: int | None = None) -> Outcome:
+    """Train a run, or resume it, or find it finished; `told` has its facts."""
+
+    def work() -> dict[str, Any]:
+        run = Run(bench.runs, recipe)
+        found = run.finished
+        while True:
+            try:
+                train_recipe(recipe, bench.runs, bench.device, quiet=True, keep_epochs=keep_epochs)
+                break
+            except Claimed:  # somebody else is at it: then it will be found
+                time.sleep(0.5)
+        history = run.history()
+        epoch = as_method(run.recipe.method).select(history)
+        return {
+            "found": found,
+            "epoch": epoch,
+            "epochs": len(history),
+            "val_nll": history[epoch]["val_nll"],
+            "seconds": sum(run.seconds()) or None,
+            "environment": run.environment(),
+        }
+
+    return _done(work, bench.threads)
+
+
+def judged(recipes: dict[str, Recipe], bench: Bench) -> Outcome:
+    """Judge one finished run as several entries; `told` is what each of them came to."""
+
+    def work() -> dict[str, Judged]:
+        return {entry: _judge(recipe, bench) for entry, recipe in recipes.items()}
+
+    return _done(work, bench.threads)
+
+
+def _judge(recipe: Recipe, bench: Bench) -> Judged:
+    run, device = Run(bench.runs, recipe), pick_device(bench.device)
+    told = evaluate(run, recipe.method, device)
+    _, test, _ = calibrated_predictions(run, recipe.method, device)
+    rows = read(None, test.log_probs, test.labels)
+    top = rows.top()
+    wanted = ("accuracy_interval", "ece_interval", "floor_mean", "floor_high", "nll_interval", "brier_interval", "gap")
+    floor = floor_by_mass(top)
+    more = {
+        "adaptive_floor_mean": float(floor.mean()),
+        "adaptive_floor_high": float(torch.from_numpy(floor).quantile(0.975)),
+    }
+    dials = {"epoch": told["epoch"], **told["dials"], "posthoc": told["posthoc"]}
+    figures = told["metrics"] | {name: told["test"][name] for name in wanted} | more | dials
+    return Judged(figures, top, losses(rows).double().numpy(), squares(rows).double().numpy())
+
+
+def _done(work: Callable[[], Any], threads: int) -> Outcome:
+    begun = time.monotonic()
+    try:
+        with _ALONE, _threads(threads):
+            return Outcome(work(), seconds=time.monotonic() - begun)
+    except Stopped as stopped:
+        return Outcome(error=str(stopped), signum=stopped.exit_code - 128)
+    except BalcalError as error:
+        return Outcome(error=str(error))
+    except Exception as error:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        said = str(error).strip().split("\n")[0] or "no message"
+        return Outcome(error=f"{type(error).__name__} in {Path(where.filename).name}, line {where.lineno}: {said}")
+
+
+@contextmanager
+def _threads(number: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        with threadpool_limits(number):
+            yield
+    finally:
+        torch.set_num_threads(before)

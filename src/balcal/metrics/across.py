@@ -1,0 +1,181 @@
+"""Methods against methods: several seeds each, the same test samples. Is one better, or is it chance?
+
+A figure would be another one with another seed, and another one on other test samples. For two methods let d_s be the
+difference in seed s, D its mean over S seeds, v what drawing S other seeds does to D (variance of d_s over S), and w
+what drawing other test samples does to it. Then
+
+    D ± sqrt(t² v + z² w)        t: Student's quantile for S - 1 degrees of freedom, z: the normal one
+
+holds the true difference in at least 95 % of cases, whatever v and w are (Banerjee 1960). The p value is one minus the
+level at which this interval just reaches 0. With one seed there is no v: what remains speaks of two runs on other
+samples, not of two methods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import torch
+from scipy.special import ndtri, stdtrit
+
+from balcal.metrics.bins import equal_mass_bin_of
+from balcal.metrics.inputs import TopLabels
+from balcal.metrics.joint import joint_draws, uniform
+from balcal.metrics.resample import Floats
+
+LEVEL = 0.05
+RESAMPLES = 400
+SMALLEST = 1e-16
+"""p values are not told apart below this"""
+
+
+@dataclass(frozen=True)
+class Chance:
+    """What other test samples would do to the figures of several models in one metric. Models come in a fixed order."""
+
+    covariance: Floats
+    """(M, M) of the figures, each a mean over seeds"""
+    added: Floats
+    """(M,) what resampling adds to each: ECEs are lifted by noise, means are not"""
+    perfect: tuple[bool, ...]
+    """whether a model cannot be told from a perfect one, so that none can be shown to be better"""
+    granule: float = 0.0
+    """least variance of a difference that is not 0: few disagreements are no certainty"""
+
+
+def chance_of_means(values: Floats, counts: bool = False) -> Chance:
+    """Of (M, N) values per sample, means over seeds. `counts`: they are right (1) or wrong (0).
+
+    Two models that disagree about few samples look too certain; so two disagreements more are assumed, one each way. It
+    agrees with the exact test: five to none is a tie, six to none is not.
+
+    >>> right = np.array([[1.0] * 6 + [0.0] * 94, [0.0] * 100])
+    >>> drawn = chance_of_means(right, counts=True)
+    >>> bool(pairs(right.mean(1)[:, None], drawn).p[0, 1] < 0.05)
+    True
+    >>> right[0, 5] = 0
+    >>> bool(pairs(right.mean(1)[:, None], chance_of_means(right, counts=True)).p[0, 1] < 0.05)
+    False
+    """
+    models, n = values.shape
+    values = np.where(np.isfinite(values), values, np.nan)
+    off = values - values.mean(1, keepdims=True)
+    return Chance(off @ off.T / n**2, np.zeros(models), (False,) * models, 2 / n**2 if counts else 0.0)
+
+
+def chance_of_eces(
+    tops: Sequence[Sequence[TopLabels]],
+    highs: Sequence[Sequence[float]],
+    equal_mass: bool = False,
+    bins: int = 15,
+    resamples: int = RESAMPLES,
+) -> Chance:
+    """Of models with a run per seed each; each resample draws the same samples for all. `highs`: their noise floors."""
+    place = equal_mass_bin_of if equal_mass else uniform
+    draws, _ = joint_draws([top for runs in tops for top in runs], bins, resamples, place=place)
+    ends = np.cumsum([0, *(len(runs) for runs in tops)])
+    drawn = np.stack([draws[:, a:b].mean(1) for a, b in pairwise(ends)], axis=1)
+    now = np.array([np.mean([_error(top, place(top, bins), bins) for top in runs]) for runs in tops])
+    perfect = tuple(bool(value <= np.mean(high)) for value, high in zip(now, highs, strict=True))
+    off = drawn - drawn.mean(0)
+    return Chance(off.T @ off / (len(off) - 1), drawn.mean(0) - now, perfect)
+
+
+def floor_by_mass(top: TopLabels, bins: int = 15, resamples: int = 2000, seed: int = 0) -> Floats:
+    """Adaptive ECEs of a perfect model with these confidences; its bins are large, so a bin's sum is all but normal."""
+    variance = torch.bincount(equal_mass_bin_of(top, bins), top.conf * (1 - top.conf), bins).numpy()
+    noise = np.random.default_rng(seed).standard_normal((resamples, bins)) * np.sqrt(variance)
+    floor: Floats = np.abs(noise).sum(1) / len(top)
+    return floor
+
+
+def _error(top: TopLabels, where: torch.Tensor, bins: int) -> float:
+    return float(torch.bincount(where, top.gap, bins).abs().sum()) / len(top)
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Second minus first for all pairs of M models, [first, second]; 95 % intervals."""
+
+    value: Floats
+    low: Floats
+    high: Floats
+    p: Floats
+    """NaN where there is nothing to compare"""
+    seeds: Floats
+    """how many both have"""
+
+
+def pairs(figures: Floats, chance: Chance) -> Pairs:
+    """All differences of (M, S) figures, NaN where a run is missing; only seeds that both have are compared.
+
+    Where noise has lifted one ECE more than the other, the difference with and without that lies in the interval.
+    """
+    figures = np.where(np.isfinite(figures), figures, np.nan)
+    each = figures[None, :, :] - figures[:, None, :]
+    there = np.isfinite(each)
+    seeds = there.sum(2).astype(np.float64)
+    some, freedom = np.maximum(seeds, 1), np.maximum(seeds - 1, 1)
+    value = np.where(there, each, 0.0).sum(2) / some
+    over_seeds = (np.where(there, each - value[:, :, None], 0.0) ** 2).sum(2) / (freedom * some)
+    own = np.diag(chance.covariance)
+    over_samples = np.maximum(own[:, None] + own[None, :] - 2 * chance.covariance, 0.0)
+    same = (over_seeds == 0) & (value == 0) & (over_samples <= 1e-12 * own[:, None])
+    over_samples = np.where(same, 0.0, over_samples + chance.granule)
+
+    added = chance.added[None, :] - chance.added[:, None]
+    half = np.sqrt(_reach(np.full_like(value, LEVEL), over_seeds, freedom, over_samples))
+    low, high = value - np.maximum(added, 0.0) - half, value - np.minimum(added, 0.0) + half
+    nearest = np.where(value * (value - added) > 0, np.minimum(np.abs(value), np.abs(value - added)), 0.0)
+    p = _p_values(nearest, over_seeds, freedom, over_samples)
+
+    perfect, mean = np.array(chance.perfect), _over_seeds(figures)
+    low = np.where(perfect[None, :], np.minimum(low, -mean[:, None]), low)
+    high = np.where(perfect[:, None], np.maximum(high, mean[None, :]), high)
+    p = np.where((perfect[:, None] & (value < 0)) | (perfect[None, :] & (value > 0)), 1.0, p)
+    nothing = (seeds == 0) | np.isnan(over_samples)
+    value, low, high, p = (np.where(nothing, np.nan, found) for found in (value, low, high, p))
+    return Pairs(value, low, high, p, seeds)
+
+
+def holm(p: Floats) -> Floats:
+    """Adjusted for being several (Holm 1979): the chance of even one false alarm among them stays below the level.
+
+    >>> holm(np.array([0.01, 0.04, 0.03, np.nan]))
+    array([0.03, 0.06, 0.06,  nan])
+    """
+    adjusted = np.full(len(p), np.nan)
+    order = [number for number in np.argsort(p) if not np.isnan(p[number])]
+    reached = 0.0
+    for rank, number in enumerate(order):
+        reached = max(reached, min(1.0, (len(order) - rank) * float(p[number])))
+        adjusted[number] = reached
+    return adjusted
+
+
+def _reach(level: Floats, over_seeds: Floats, freedom: Floats, over_samples: Floats) -> Floats:
+    """The square of half an interval."""
+    t, z = stdtrit(freedom, 1 - level / 2), ndtri(1 - level / 2)
+    reach: Floats = t**2 * over_seeds + z**2 * over_samples
+    return reach
+
+
+def _p_values(distance: Floats, over_seeds: Floats, freedom: Floats, over_samples: Floats) -> Floats:
+    """By bisection of the logarithm of the level: an interval shrinks as its level rises."""
+    low, high = np.full_like(distance, np.log(SMALLEST)), np.zeros_like(distance)
+    for _ in range(50):
+        middle = (low + high) / 2
+        outside = _reach(np.exp(middle), over_seeds, freedom, over_samples) < distance**2
+        low, high = np.where(outside, low, middle), np.where(outside, middle, high)
+    found: Floats = np.where(distance == 0, 1.0, np.exp(high))
+    return found
+
+
+def _over_seeds(figures: Floats) -> Floats:
+    there = np.isfinite(figures)
+    count = there.sum(1)
+    mean: Floats = np.where(count > 0, np.where(there, figures, 0.0).sum(1) / np.maximum(count, 1), np.nan)
+    return mean
