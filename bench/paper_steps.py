@@ -1,9 +1,9 @@
-"""One optimisation step of every recipe of the paper's protocol, on a handful of random images.
+"""One optimisation step of recipes of the paper's protocol, on a handful of random images, at their real resolution.
 
-Shows that each of them can be built and trained, at its real resolution with its real network; writes what was executed
-to bench/results/paper_steps.json. Needs no data; vision transformers need timm, and say so if it is not there.
+Plain training and BalCAL on every task, and every other method on the first task that has it; `--all` for every recipe.
+Writes what was executed to bench/results/paper_steps.json. Needs no data; vision transformers need timm.
 
-    python bench/paper_steps.py [IMAGES]
+    python bench/paper_steps.py [--all]
 """
 
 import json
@@ -18,33 +18,47 @@ from balcal.paper import ITEMS
 from balcal.paper.running import trainings
 from balcal.paper.tiers import tier
 from balcal.paper.timing import time_steps
+from balcal.recipe import Recipe
 
 RESULT = Path(__file__).parent / "results" / "paper_steps.json"
 
 
-def executed(images: int) -> list[dict[str, object]]:
-    rows: list[dict[str, object]] = []
-    for training in trainings(ITEMS.values(), tier("paper"), [0]):
-        recipe = training.recipe
-        row = {
-            "task": recipe.task.name,
-            "backbone": recipe.task.backbone,
-            "method": recipe.method.name,
-            "settings": list(recipe.overrides),
-        }
-        begun = time.monotonic()
-        try:
-            timed = time_steps(recipe, torch.device("cpu"), steps=0, largest=images)
-            row |= {"images": timed.batch, "weights_mb": round(timed.weight_bytes / 1e6, 1)}
-        except BalcalError as error:
-            row |= {"refused": str(error)}
-        rows.append(row | {"seconds": round(time.monotonic() - begun, 2)})
-        print(json.dumps(rows[-1]), flush=True)
-    return rows
+IMAGES = 4
+
+
+def chosen(everything: bool) -> list[Recipe]:
+    found = [training.recipe for training in trainings(ITEMS.values(), tier("paper"), [0])]
+    seen: set[str] = set()
+    some = []
+    for recipe in found:
+        name = recipe.method.name
+        if everything or name not in seen or (name in ("vanilla", "balcal") and not recipe.overrides):
+            some.append(recipe)
+        seen.add(name)
+    return some
+
+
+def executed(recipe: Recipe) -> dict[str, object]:
+    row: dict[str, object] = {
+        "task": recipe.task.name,
+        "backbone": recipe.task.backbone,
+        "method": recipe.method.name,
+        "settings": list(recipe.overrides),
+    }
+    begun = time.monotonic()
+    try:
+        timed = time_steps(recipe, torch.device("cpu"), steps=0, largest=IMAGES)
+        row |= {"images": timed.batch, "weights_mb": round(timed.weight_bytes / 1e6, 1)}
+    except BalcalError as error:
+        row |= {"refused": str(error)}
+    return row | {"seconds": round(time.monotonic() - begun, 2)}
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    rows = executed(int(sys.argv[1]) if len(sys.argv) > 1 else 4)
-    RESULT.write_text(json.dumps({"torch": torch.__version__, "steps": rows}, indent=1) + "\n")
+    rows = []
+    for recipe in chosen("--all" in sys.argv):
+        rows.append(executed(recipe))
+        print(json.dumps(rows[-1]), flush=True)
+        RESULT.write_text(json.dumps({"torch": torch.__version__, "steps": rows}, indent=1) + "\n")
     print(f"{sum('images' in row for row in rows)} of {len(rows)} recipes took a step")

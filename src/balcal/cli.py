@@ -306,6 +306,8 @@ def paper(
     out: Out = Path("runs"),
     to: Annotated[Path, typer.Option(help="Folder for tables and pictures.")] = Path("paper"),
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what it would take.")] = False,
+    jobs: Annotated[int, typer.Option(help="How many runs at once, one thread each.")] = 1,
+    scheduler: Annotated[str | None, typer.Option(help="Address of a Dask cluster to use instead.")] = None,
     device: Device = None,
     offline: Offline = False,
     quiet: Quiet = False,
@@ -313,6 +315,7 @@ def paper(
 ) -> None:
     """Tables and figures of the paper: train what is missing, and put ours beside theirs."""
     from balcal.paper import ITEMS, item
+    from balcal.paper.running import Workshop
     from balcal.paper.verb import Asked, list_items
 
     if not items and not all_:
@@ -322,7 +325,8 @@ def paper(
         else:
             _print_table(["item", "kind", "title"], [[i["item"], i["kind"], i["title"]] for i in listed])
         return
-    asked = Asked([item(name) for name in (ITEMS if all_ else items or [])], tier, seeds, out, device, quiet)
+    shop = Workshop(out, device, jobs, scheduler, quiet)
+    asked = Asked([item(name) for name in (ITEMS if all_ else items or [])], tier, seeds, shop)
     told = asked.estimate() if dry_run else asked.answer(to)
     print(_json.dumps(told, indent=2, ensure_ascii=False) if json else asked.in_words(told))
 

@@ -68,11 +68,11 @@ def read_all(model: Model, batches: Batches, limit: int | None = None) -> tuple[
     if not parts:
         raise BalcalError("there is nothing to look at: the loader is empty")
     whole = {
-        name: Reading(torch.cat([p[name].features for p in parts])[:limit].cpu(), last.weight.cpu(), _cpu(last.bias))
+        name: Reading(
+            torch.cat([part[name].features for part in parts])[:limit].cpu(),
+            last.weight.detach().cpu(),
+            None if last.bias is None else last.bias.detach().cpu(),
+        )
         for name, last in parts[-1].items()
     }
     return whole, torch.cat(labels)[:limit].cpu()
-
-
-def _cpu(bias: Tensor | None) -> Tensor | None:
-    return None if bias is None else bias.cpu()

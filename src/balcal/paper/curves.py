@@ -154,7 +154,7 @@ def embeddings(item: Item, answers: Answers) -> Data:
 
 
 def maps(item: Item, answers: Answers) -> Data:
-    """Maps of both classifiers for a few test images, and how broad they are over many."""
+    """Maps of both classifiers for a few test images, each up to 1; over many, how broad and how often empty."""
     told: Data = {}
     for _, _, run in runs_of(item, answers):
         model = load_chosen(run, run.recipe.method, answers.device)
@@ -167,10 +167,13 @@ def maps(item: Item, answers: Answers) -> Data:
             "images": part.images[shown].tolist(),
             "labels": [classes[k] for k in part.labels[shown].tolist()],
             "breadth": {},
+            "empty": {},
         }
         for name, branch in zip((LEARNABLE, ETF), found, strict=True):
-            told[name] = [[[round(x, 5) for x in row] for row in one] for one in branch[shown].tolist()]
+            to_one = branch / branch.amax((1, 2), keepdim=True).clamp_min(1e-30)
+            told[name] = [[[round(x, 3) for x in row] for row in one] for one in to_one[shown].tolist()]
             told["breadth"][name] = float(breadth(branch).nanmean())
+            told["empty"][name] = float((branch.amax((1, 2)) == 0).double().mean())
         told["looked_at"] = len(images)
     return told
 

@@ -91,11 +91,21 @@ def alpha_eces(data: Any) -> Any:
 
 def shifts(data: Any) -> Any:
     figure, grid = _panels(len(data), size=4.2)
+    colours = _many_colours()
     for axes, (place, methods) in zip(grid[0], data.items(), strict=True):
-        for name, eces in methods.items():
-            _line(axes, range(1, len(eces) + 1), eces, name)
-        _named(axes, place, "severity", "ECE")
+        for (name, eces), colour in zip(methods.items(), colours, strict=False):
+            _line(axes, range(1, len(eces) + 1), eces, name, color=colour)
+        axes.set_xticks(range(1, 6))
+        _named(axes, place, "severity", "ECE", legend=False)
+    figure.legend(*grid[0][0].get_legend_handles_labels(), fontsize=7, frameon=False, loc="outside right center")
     return figure
+
+
+def _many_colours() -> list[Any]:
+    """Thirteen methods need more than ten."""
+    from matplotlib import colormaps
+
+    return [colormaps["tab20"](number) for number in range(20)]
 
 
 def deltas(data: Any) -> Any:

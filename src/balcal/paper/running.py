@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Sequence
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from balcal.arena.contest import line_of, waves
+from balcal.arena.crew import Cluster, crew
+from balcal.arena.watch import Watch, name_of
+from balcal.arena.work import Bench, trained
+from balcal.core import BalcalError
 from balcal.paper.items import Item
 from balcal.paper.tiers import Tier
 from balcal.recipe import Recipe
 from balcal.runs import Run
-from balcal.sessions import train_recipe
+from balcal.stopping import Stopped
 
 
 @dataclass(frozen=True)
@@ -27,32 +32,52 @@ class Training:
 
 
 def trainings(items: Iterable[Item], tier: Tier, seeds: Sequence[int]) -> list[Training]:
-    """Every run that these items need, runs that others start from included and first, by address."""
+    """Every run that these items need, by address; runs that others start from included, and first."""
     needed: dict[str, Training] = {}
-    for found in items:
-        for ask in found.asks(tier):
-            watched = found.epochs and ask in found.series(tier).values()
-            for seed in seeds:
-                recipe = ask.recipe(tier, seed)
-                for asked in _line(recipe.for_training()) if recipe else []:
-                    last = recipe is not None and asked.address() == recipe.address()
-                    keep = tier.keep if watched and last else None
-                    known = needed.get(asked.address())
-                    needed[asked.address()] = Training(asked, keep or (known.keep if known else None))
+    for item in items:
+        watched = set(item.series(tier).values()) if item.epochs else set()
+        for ask in item.asks(tier):
+            for recipe in filter(None, (ask.recipe(tier, seed) for seed in seeds)):
+                *before, last = line_of(recipe)
+                for asked in before:
+                    needed.setdefault(asked.address(), Training(asked))
+                known = needed.get(last.address(), Training(last))
+                needed[last.address()] = replace(known, keep=tier.keep if ask in watched else known.keep)
     return list(needed.values())
 
 
-def _line(recipe: Recipe) -> list[Recipe]:
-    """A recipe and those that come before it, the first one first."""
-    return [*(_line(recipe.parent) if recipe.parent else []), recipe]
+@dataclass(frozen=True)
+class Workshop:
+    """Where runs are trained, and by how many at once."""
+
+    runs: Path = Path("runs")
+    device: str | None = None
+    jobs: int = 1
+    scheduler: str | None = None
+    quiet: bool = False
 
 
-def run_all(needed: Sequence[Training], out: Path, device: str | None = None, quiet: bool = False) -> None:
-    """Train what is missing, one after the other; what is there is left alone."""
-    missing = [training for training in needed if training.missing(out)]
-    for number, training in enumerate(missing, 1):
-        if not quiet:
-            recipe = training.recipe
-            name = f"{recipe.task.name} {recipe.method} seed {recipe.seed}"
-            print(f"run {number} of {len(missing)}: {name}", file=sys.stderr)
-        train_recipe(training.recipe, out, device, quiet=True, keep_epochs=training.keep)
+def run_all(needed: Sequence[Training], shop: Workshop) -> None:
+    """Train what is missing, as an arena does; what is there stays. A failure counts when all had their turn."""
+    missing = {t.recipe.address(): t for t in needed if t.missing(shop.runs)}
+    if not missing:
+        return
+    runs = {address: Run(shop.runs, t.recipe) for address, t in missing.items()}
+    bench, workers, failed = Bench(shop.runs, shop.device), crew(shop.jobs, shop.scheduler), []
+    with (
+        closing(workers) if isinstance(workers, Cluster) else nullcontext(),
+        workers.stop,
+        Watch("paper", list(runs.values()), workers.size, shop.quiet) as watch,
+    ):
+        for wave in waves(t.recipe for t in missing.values()):
+            pieces = [(recipe, bench, missing[recipe.address()].keep) for recipe in wave]
+            for number, outcome in workers.outcomes(trained, pieces):
+                if outcome.signum:
+                    continue
+                watch.done(runs[wave[number].address()], outcome)
+                if outcome.error:
+                    failed.append(f"{wave[number].task.name} {name_of(wave[number])}: {outcome.error}")
+            if workers.stop:
+                raise Stopped(f"after {watch.ended} of {len(missing)} runs", workers.stop.signum)
+    if failed:
+        raise BalcalError(f"{len(failed)} of {len(missing)} runs failed; the first: {failed[0]}")

@@ -11,7 +11,9 @@ from balcal.files import write_atomic
 from balcal.paper.answers import Answers
 from balcal.paper.curves import CURVES
 from balcal.paper.drawing import DRAWINGS, save
-from balcal.paper.items import MEASURES, Item
+from balcal.paper.items import MEASURES, Ask, Item
+from balcal.paper.tiers import Tier
+from balcal.paper.timing import images_to_train_on
 
 Told = dict[str, Any]
 NOTHING = "–"
@@ -59,12 +61,10 @@ def deviations(item: Item, answers: Answers) -> list[str]:
     places = dict.fromkeys([ask.place for cell in item.cells for ask in cell.asks])
     places |= dict.fromkeys(ask.place for ask in item.series(tier).values())
     told = [f"tier `{tier.name}`: {tier.about}"]
+    stands: dict[str, list[str]] = {}
     for place in places:
-        stand = tier.places.get(place)
-        if stand is None:
-            told.append(f"{place}: nothing stands for it in this tier")
-        elif stand.deviation:
-            told.append(f"{place}: task `{stand.task}`; {stand.deviation}")
+        stands.setdefault(_stands_for(place, tier), []).append(place)
+    told += [f"{'; '.join(which)}: {what}" for what, which in stands.items()]
     seeds = f"{len(answers.seeds)} seed" + ("s" if len(answers.seeds) > 1 else ", so no spread")
     told += [seeds, *tier.deviations]
     if any(cell.measure == "seconds" for cell in item.cells):
@@ -72,6 +72,19 @@ def deviations(item: Item, answers: Answers) -> list[str]:
     if item.epochs and tier.keep > 1:
         told.append(f"every {tier.keep}th epoch")
     return told
+
+
+def _stands_for(place: str, tier: Tier) -> str:
+    """The task that is trained, in a few words."""
+    stand, recipe = tier.places.get(place), Ask(place, "vanilla").recipe(tier, 0)
+    if stand is None or recipe is None:
+        return "nothing stands for it in this tier"
+    task, plan = recipe.task, recipe.task.plan
+    how = f"{plan.optimiser} {plan.lr:g}, batch {plan.batch_size}, {plan.epochs} epochs, augmentation {task.augment}"
+    remark = f"; {stand.remark}" if stand.remark else ""
+    return (
+        f"task `{stand.task}`: {images_to_train_on(recipe):,} images of {task.dataset}, {task.backbone}, {how}{remark}"
+    )
 
 
 def _runs(item: Item, answers: Answers) -> list[str]:
@@ -110,7 +123,7 @@ def _table(cells: list[Told]) -> list[str]:
 
 
 def _shown(cell: Told) -> str:
-    ours = NOTHING if cell["ours"] is None else f"{cell['ours']:.4g}"
+    ours = NOTHING if cell["ours"] is None else f"{cell['ours']:.2f}"
     spread = "" if cell["spread"] is None else f"±{cell['spread']:.2g}"
     theirs = NOTHING if cell["published"] is None else f"{cell['published']:.2f}"
     return f"{ours}{spread} ({theirs})"
@@ -123,7 +136,7 @@ def _numbers(told: Told) -> list[str]:
 
 
 def _scalars(data: Any, name: str = "") -> list[tuple[str, float]]:
-    """Numbers by their path; lists of numbers are left to the picture and the JSON file."""
+    """Numbers by their path, of a course over epochs the last; other lists are left to the picture and the file."""
     if isinstance(data, dict):
         keyed = {k: v for k, v in data.items() if k not in ("alpha", "beta", "delta", "epoch")}
         return [
@@ -131,6 +144,7 @@ def _scalars(data: Any, name: str = "") -> list[tuple[str, float]]:
         ]
     if isinstance(data, list) and data and isinstance(data[0], dict):
         dials = ("alpha", "beta", "delta", "epoch")
+        data = data[-1:] if "epoch" in data[0] else data
         dialled = [(next((f"{d} {row[d]:g}" for d in dials if row.get(d) is not None), ""), row) for row in data]
         return [pair for dial, row in dialled for pair in _scalars(row, ", ".join(filter(None, (name, dial))))]
     return [(name, float(data))] if isinstance(data, float) else []

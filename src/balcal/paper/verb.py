@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from balcal.paper import ITEMS
 from balcal.paper.answers import Answers
 from balcal.paper.budget import Budget, estimate
 from balcal.paper.items import Item
-from balcal.paper.running import run_all, trainings
+from balcal.paper.running import Workshop, run_all, trainings
 from balcal.paper.telling import answer, in_markdown, write
 from balcal.paper.tiers import Tier, tier
 
@@ -40,9 +40,7 @@ class Asked:
     items: Sequence[Item]
     tier_name: str
     seed_count: int | None = None
-    out: Path = Path("runs")
-    device: str | None = None
-    quiet: bool = False
+    shop: Workshop = field(default_factory=Workshop)
 
     @property
     def tier(self) -> Tier:
@@ -53,19 +51,19 @@ class Asked:
         return range(self.seed_count or self.tier.seeds)
 
     def say(self, text: str) -> None:
-        if not self.quiet:
+        if not self.shop.quiet:
             print(text, file=sys.stderr)
 
     def estimate(self) -> dict[str, Any]:
         """Runs, hours and disk of everything together; what items share counts once."""
         needed = trainings(self.items, self.tier, self.seeds)
-        budget: Budget = estimate(needed, self.out, pick_device(self.device), self.say)
+        budget: Budget = estimate(needed, self.shop.runs, pick_device(self.shop.device), self.say)
         return {"tier": self.tier.name, "items": [i.id for i in self.items], **budget.as_dict()}
 
     def answer(self, to: Path) -> dict[str, Any]:
         """Train what is missing, then write each item into a folder."""
-        run_all(trainings(self.items, self.tier, self.seeds), self.out, self.device, self.quiet)
-        answers = Answers(self.tier, self.seeds, self.out, self.device)
+        run_all(trainings(self.items, self.tier, self.seeds), self.shop)
+        answers = Answers(self.tier, self.seeds, self.shop.runs, self.shop.device)
         told = {}
         for item in self.items:
             self.say(f"{item.id}: {item.title}")
