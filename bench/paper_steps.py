@@ -1,7 +1,8 @@
 """One optimisation step of recipes of the paper's protocol, on a handful of random images, at their real resolution.
 
 Plain training and BalCAL on every task, and every other method on the first task that has it; `--all` for every recipe.
-Writes what was executed to bench/results/paper_steps.json. Needs no data; vision transformers need timm.
+Writes what was executed to bench/results/paper_steps.json, and goes on from there if it was interrupted. Needs no data;
+vision transformers need timm.
 
     python bench/paper_steps.py [--all]
 """
@@ -23,7 +24,7 @@ from balcal.recipe import Recipe
 RESULT = Path(__file__).parent / "results" / "paper_steps.json"
 
 
-IMAGES = 4
+IMAGES = 2
 
 
 def chosen(everything: bool) -> list[Recipe]:
@@ -35,7 +36,16 @@ def chosen(everything: bool) -> list[Recipe]:
         if everything or name not in seen or (name in ("vanilla", "balcal") and not recipe.overrides):
             some.append(recipe)
         seen.add(name)
-    return some
+    backbones: set[tuple[str, str]] = set()
+
+    def late(recipe: Recipe) -> bool:
+        """Plain training and BalCAL on each network come first."""
+        key = (recipe.task.backbone, recipe.method.name)
+        again = key in backbones
+        backbones.add(key)
+        return again or recipe.method.name not in ("vanilla", "balcal")
+
+    return sorted(some, key=late)
 
 
 def executed(recipe: Recipe) -> dict[str, object]:
@@ -56,9 +66,11 @@ def executed(recipe: Recipe) -> dict[str, object]:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    rows = []
+    rows = json.loads(RESULT.read_text())["steps"] if RESULT.exists() else []
+    done = {(row["task"], row["method"], *row["settings"]) for row in rows if "images" in row}
     for recipe in chosen("--all" in sys.argv):
-        rows.append(executed(recipe))
-        print(json.dumps(rows[-1]), flush=True)
-        RESULT.write_text(json.dumps({"torch": torch.__version__, "steps": rows}, indent=1) + "\n")
+        if (recipe.task.name, recipe.method.name, *recipe.overrides) not in done:
+            rows.append(executed(recipe))
+            print(json.dumps(rows[-1]), flush=True)
+            RESULT.write_text(json.dumps({"torch": torch.__version__, "steps": rows}, indent=1) + "\n")
     print(f"{sum('images' in row for row in rows)} of {len(rows)} recipes took a step")

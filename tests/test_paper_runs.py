@@ -212,6 +212,8 @@ def called(*arguments, capsys):
     old, sys.argv = sys.argv, ["balcal", "paper", *map(str, arguments)]
     try:
         main()
+    except SystemExit as end:
+        assert not end.code
     finally:
         sys.argv = old
     return capsys.readouterr().out
