@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from balcal import registry
+from balcal.core import BalcalError
 from balcal.paper.running import Training
 from balcal.paper.timing import Timed, time_steps
 from balcal.recipe import Recipe
@@ -33,9 +34,11 @@ class Budget:
     gigabytes: float
     timed: tuple[dict[str, Any], ...]
     """what was timed: network, side, images per step"""
+    untimed: tuple[str, ...] = ()
+    """networks that cannot be built here, and why; their runs are in no sum"""
 
     def as_dict(self) -> dict[str, Any]:
-        return {**vars(self), "timed": list(self.timed)}
+        return {**vars(self), "timed": list(self.timed), "untimed": list(self.untimed)}
 
     def sentences(self) -> list[str]:
         told = [
@@ -48,6 +51,7 @@ class Budget:
                 f"timed: {t['backbone']} at {t['side']} x {t['side']}, {t['batch']} images a step{scaled}: "
                 f"{t['seconds_per_image'] * 1000:.3g} ms an image, {t['epoch_seconds']:.3g} s an epoch"
             )
+        told += [f"not counted: {text}" for text in self.untimed]
         return [*told, "evaluation, corruptions and outside sets come on top"]
 
 
@@ -61,7 +65,8 @@ def estimate(
     needed: Sequence[Training], out: Path, device: torch.device, say: Callable[[str], None] = lambda text: None
 ) -> Budget:
     """Each network is timed once, with plain training; what a method does on top is counted in passes."""
-    timed: dict[tuple[Any, ...], Timed] = {}
+    timed: dict[tuple[Any, ...], Timed | None] = {}
+    untimed: list[str] = []
     missing = [training for training in needed if training.missing(out)]
     seconds = size = 0.0
     for training in missing:
@@ -69,10 +74,15 @@ def estimate(
         key = network_of(recipe)
         if key not in timed:
             say(f"timing {key[0]} at {key[1]} x {key[1]}")
-            timed[key] = time_steps(registry.recipe(recipe.task.name, "vanilla", 0, plain_settings(recipe)), device)
-        told, plan = timed[key], recipe.task.plan
-        seconds += told.seconds_per_epoch * plan.epochs * passes(recipe)
-        size += disk_bytes(training, told.weight_bytes)
+            try:
+                timed[key] = time_steps(registry.recipe(recipe.task.name, "vanilla", 0, plain_settings(recipe)), device)
+            except BalcalError as error:  # a network of a package that is not there
+                timed[key] = None
+                untimed.append(f"{recipe.task.name}: {error}")
+        told = timed[key]
+        if told:
+            seconds += told.seconds_per_epoch * recipe.task.plan.epochs * passes(recipe)
+            size += disk_bytes(training, told.weight_bytes)
     lines = tuple(
         {
             "backbone": key[0],
@@ -84,8 +94,9 @@ def estimate(
             "epoch_seconds": told.seconds_per_epoch,
         }
         for key, told in timed.items()
+        if told
     )
-    return Budget(len(needed), len(missing), seconds / 3600, size / 1e9, lines)
+    return Budget(len(needed), len(missing), seconds / 3600, size / 1e9, lines, tuple(untimed))
 
 
 def network_of(recipe: Recipe) -> tuple[Any, ...]:

@@ -113,7 +113,7 @@ TIERS = {
             seeds=3,
             keep=20,
             deviations=(
-                "the paper does not say how many seeds it has; here 3",
+                "the paper does not say how many seeds it has",
                 "delta is 0.95 for every task: the paper recommends 0.91 to 0.99 and does not say which it used",
                 "probabilities are fused, as the paper writes; the released code fuses logits (`balcal-logits`)",
                 "corruptions are made from the test images, the published files are not used",

@@ -73,7 +73,7 @@ class Asked:
 
     def in_words(self, told: dict[str, Any]) -> str:
         if "hours" in told:
-            budget = Budget(*(told[name] for name in ("runs", "missing", "hours", "gigabytes", "timed")))
+            budget = Budget(*(told[name] for name in ("runs", "missing", "hours", "gigabytes", "timed", "untimed")))
             return "\n".join(budget.sentences())
         texts = [in_markdown(one) for one in told["items"].values()]
         return "\n".join([*texts, f"written to {told['folder']}"])
