@@ -132,6 +132,7 @@ def arena(
     """Train methods in several seeds (or find them), judge and compare them in one table."""
     from balcal.arena import run
     from balcal.arena.tables import format_for
+    from balcal.files import write_atomic
 
     if (backend == "dask") != (scheduler is not None) or backend not in ("processes", "dask"):
         raise typer.BadParameter("--backend dask goes with --scheduler ADDRESS; the other backend is processes")
@@ -152,9 +153,8 @@ def arena(
     )
     told = result.table(chosen)
     if out:
-        out.write_text(told + "\n")
-    if not out or chosen != "markdown":
-        print(told if json or not out else result.table("markdown"))
+        write_atomic(out, f"{told}\n".encode())
+    print(told if json or not out else result.table("markdown"))
     for sentence in result.complaints:
         print(f"balcal: {sentence}", file=sys.stderr)
     if result.complaints:

@@ -4,7 +4,8 @@ result = balcal.arena.run("digits", ["vanilla", "balcal"], seeds=3, jobs=2)
 print(result.table("markdown"))
 """
 
-from balcal.arena.result import ArenaResult, Cell, Difference, TrainingRun
+from balcal.arena.records import Cell, Difference, TrainingRun
+from balcal.arena.result import ArenaResult
 from balcal.arena.running import run
 from balcal.arena.searching import Search
 

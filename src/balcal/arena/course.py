@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,11 +10,13 @@ import numpy as np
 
 from balcal.arena.contest import Contender, Contest, Settings, waves
 from balcal.arena.crew import Crew
-from balcal.arena.result import ArenaResult, Cell, TrainingRun
+from balcal.arena.records import Cell, TrainingRun
+from balcal.arena.result import ArenaResult
 from balcal.arena.searching import choose
 from balcal.arena.watch import Watch
 from balcal.arena.work import Bench, Judged, Outcome, judged, trained
 from balcal.metrics.across import Chance, chance_of_eces, chance_of_means
+from balcal.metrics.resample import Floats
 from balcal.recipe import Recipe, describe
 from balcal.runs import Run
 from balcal.stopping import Stopped
@@ -158,19 +161,22 @@ class Course:
         rows = [row for row in rows if row]
         if not rows:
             return {}
-        right = np.stack([np.mean([cell.top.right.double().numpy() for cell in row], axis=0) for row in rows])
-        nll, brier = (
-            np.stack([np.mean([getattr(cell, name) for cell in row], axis=0) for row in rows])
-            for name in ("nll", "brier")
-        )
         tops = [[cell.top for cell in row] for row in rows]
-        highs, adaptive = (
+        highs, by_mass = (
             [[cell.figures[name] for cell in row] for row in rows] for name in ("floor_high", "adaptive_floor_high")
         )
         return {
-            "accuracy": chance_of_means(right, counts=True),
+            "accuracy": chance_of_means(_stacked(rows, lambda cell: cell.top.right.double().numpy()), counts=True),
             "ece": chance_of_eces(tops, highs),
-            "adaptive_ece": chance_of_eces(tops, adaptive, equal_mass=True),
-            "nll": chance_of_means(nll),
-            "brier": chance_of_means(brier),
+            "adaptive_ece": chance_of_eces(tops, by_mass, equal_mass=True),
+            "nll": chance_of_means(_stacked(rows, lambda cell: cell.nll)),
+            "brier": chance_of_means(_stacked(rows, lambda cell: cell.brier)),
         }
+
+
+def _stacked(rows: list[list[Judged]], read: Callable[[Judged], Floats]) -> Floats:
+    """(entries, seeds, samples); where a run is missing, means over the seeds that are there."""
+    values = [np.stack([read(cell) for cell in row]) for row in rows]
+    if len({len(each) for each in values}) > 1:
+        values = [each.mean(0, keepdims=True) for each in values]
+    return np.stack(values)

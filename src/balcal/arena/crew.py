@@ -10,7 +10,6 @@ import multiprocessing
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -24,6 +23,7 @@ from balcal.arena.work import Outcome
 from balcal.core import BalcalError
 from balcal.stopping import StopRequest
 
+ANSWER_SECONDS = 10.0
 DIED = "its worker process died (killed, or out of memory)"
 Work = Callable[..., Outcome]
 Piece = tuple[Any, ...]
@@ -44,17 +44,25 @@ class Crew(Protocol):
 class PassedOn(StopRequest):
     """Takes note, and tells the worker processes, again and again: one that is still loading data has no ear for it."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._left = threading.Event()
+
+    def __exit__(self, *reason: object) -> None:
+        super().__exit__(*reason)
+        self._left.set()
+
     def _note(self, signum: int, frame: FrameType | None) -> None:
         super()._note(signum, frame)
         threading.Thread(target=self._tell, daemon=True).start()
 
     def _tell(self) -> None:
-        while self._before:
+        while not self._left.is_set():
             for child in multiprocessing.active_children():
                 if child.pid is not None and child.name.startswith("Loky"):
                     with suppress(OSError):
                         os.kill(child.pid, signal.SIGTERM)
-            time.sleep(0.5)
+            self._left.wait(0.5)
 
 
 @dataclass
@@ -113,9 +121,12 @@ class Processes:
         """Some worker has died, of this piece or of another: by itself it may have three more."""
         for _ in range(3):
             try:
-                return next(iter(self._together(work, {number: piece}, [])))[1]
+                for _, outcome in list(self._together(work, {number: piece}, [])):
+                    return outcome
             except TerminatedWorkerError:
                 pass
+            if self.stop:
+                return Outcome(signum=self.stop.signum)
         return Outcome(error=DIED)
 
 
@@ -140,7 +151,7 @@ class Cluster:
             raise BalcalError("a Dask cluster needs the package `distributed`: pip install 'balcal[dask]'") from None
         self._dask = distributed
         try:
-            self._client = distributed.Client(self.address, set_as_default=False, timeout=10)
+            self._client = distributed.Client(self.address, set_as_default=False, timeout=ANSWER_SECONDS)
         except (OSError, ValueError, TimeoutError) as error:
             raise BalcalError(f"no Dask scheduler answers at {self.address} ({type(error).__name__})") from None
 

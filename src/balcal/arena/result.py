@@ -12,10 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
+from balcal.arena.records import FIGURES, Cell, Difference, Figure, Format, Judgement, TrainingRun
 from balcal.core import BalcalError
 from balcal.files import write_atomic
 from balcal.metrics.across import LEVEL, Chance, Pairs, holm, pairs
@@ -23,95 +24,6 @@ from balcal.metrics.resample import Floats
 from balcal.naming import unknown
 
 FORM = "balcal arena 1"
-Format = Literal["markdown", "latex", "csv", "runs", "json"]
-Judgement = Literal["better", "worse", "tie", "same", "none"]
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A column: how a figure is called, printed and read."""
-
-    name: str
-    title: str
-    higher: bool = False
-    percent: bool = False
-
-    def shown(self, value: float, sign: str = "") -> str:
-        return f"{value * 100:{sign}.2f}" if self.percent else f"{value:{sign}.4f}"
-
-
-FIGURES = (
-    Figure("accuracy", "accuracy", higher=True, percent=True),
-    Figure("ece", "ECE", percent=True),
-    Figure("adaptive_ece", "AECE", percent=True),
-    Figure("nll", "NLL"),
-    Figure("brier", "Brier"),
-)
-
-
-@dataclass(frozen=True)
-class TrainingRun:
-    """One training run: its recipe, and how it went."""
-
-    run: str
-    """address below the folder of all runs"""
-    method: str
-    seed: int
-    settings: tuple[str, ...]
-    """as in `--set`"""
-    recipe: Mapping[str, Any]
-    """everything that decides the result, as plain data"""
-    status: Literal["done", "failed"] = "done"
-    error: str | None = None
-    epoch: int | None = None
-    """chosen, from 0"""
-    epochs: int = 0
-    val_nll: float | None = None
-    """of the chosen epoch"""
-    seconds: float | None = None
-    """spent in its training loop, over all sessions that ended in good order"""
-    found: bool = False
-    """it was finished before this arena began"""
-    environment: Mapping[str, Any] = field(default_factory=dict)
-    """versions, device, threads, commit and start of the last session that trained it"""
-
-
-@dataclass(frozen=True)
-class Cell:
-    """An entry in one seed. `figures` is None if there is no run to judge; `error` then says why."""
-
-    entry: str
-    method: str
-    """of the training run"""
-    posthoc: str | None
-    seed: int
-    run: str
-    figures: Mapping[str, Any] | None = None
-    """accuracy, ece, adaptive_ece, nll, brier, ..., ece_interval, floor_mean, floor_high: fractions"""
-    error: str | None = None
-
-
-@dataclass(frozen=True)
-class Difference:
-    """Second entry minus first in one figure."""
-
-    figure: str
-    value: float
-    low: float
-    high: float
-    p: float
-    """two-sided, of this pair alone"""
-    adjusted: float
-    """p after Holm's correction for all comparisons of its kind; p itself if there was only one"""
-    seeds: int
-    """how many both have"""
-    judgement: Judgement
-    """of the second entry, at the 5 % level of `adjusted`; `same`: no sample told them apart"""
-
-    @property
-    def about(self) -> Literal["methods", "these runs"]:
-        """With one seed each nothing is known of how much training varies."""
-        return "methods" if self.seeds > 1 else "these runs"
 
 
 @dataclass(frozen=True)
@@ -221,7 +133,8 @@ class ArenaResult:
         told["cells"] = [asdict(cell) for cell in self.cells]
         told["chance"] = {
             name: {
-                "covariance": [[x if math.isfinite(x) else None for x in row] for row in chance.covariance.tolist()],
+                "covariance": _listed(chance.covariance),
+                "shared": _listed(chance.shared),
                 "added": chance.added.tolist(),
                 "perfect": list(chance.perfect),
                 "granule": chance.granule,
@@ -240,9 +153,9 @@ class ArenaResult:
             told = json.loads(Path(path).read_text())
             if told.pop("form") != FORM:
                 raise ValueError
-        except (OSError, ValueError, KeyError, AttributeError):
+            return ArenaResult.of(told)
+        except (OSError, ValueError, KeyError, AttributeError, TypeError):
             raise BalcalError(f"{path} is not the result of an arena: make one with `balcal arena`") from None
-        return ArenaResult.of(told)
 
     @staticmethod
     def of(told: Mapping[str, Any]) -> ArenaResult:
@@ -251,10 +164,7 @@ class ArenaResult:
         told = {name: value for name, value in told.items() if name in ArenaResult.__dataclass_fields__}
         told["runs"] = tuple(TrainingRun(**run | {"settings": tuple(run["settings"])}) for run in told["runs"])
         told["cells"] = tuple(Cell(**cell) for cell in told["cells"])
-        told["chance"] = {
-            name: Chance(_array(c["covariance"]), _array(c["added"]), tuple(c["perfect"]), c["granule"])
-            for name, c in told["chance"].items()
-        }
+        told["chance"] = {name: _chance(value) for name, value in told["chance"].items()}
         return ArenaResult(**told)
 
     def _check(self, *entries: str) -> None:
@@ -290,9 +200,19 @@ class ArenaResult:
         elif low == high == 0:
             judgement = "same"
         elif level <= LEVEL:
-            judgement = "better" if (value > 0) == figure.higher else "worse"
+            better, several = (value > 0) == figure.higher, found.seeds[a, b] > 1
+            judgement = ("better" if several else "better here") if better else ("worse" if several else "worse here")
         return Difference(figure.name, value, low, high, p, level, int(found.seeds[a, b]), judgement)
+
+
+def _chance(told: Mapping[str, Any]) -> Chance:
+    covariance, shared, added = (_array(told[part]) for part in ("covariance", "shared", "added"))
+    return Chance(covariance, shared, added, tuple(told["perfect"]), told["granule"])
 
 
 def _array(values: Sequence[Any]) -> Floats:
     return np.array(values, dtype=np.float64)
+
+
+def _listed(table: Floats) -> list[list[float | None]]:
+    return [[x if math.isfinite(x) else None for x in row] for row in table.tolist()]

@@ -41,9 +41,9 @@ def run(
 
     `seeds`: how many, from 0 on, or which. `settings`, as for `--set`, hold for every method that has them. `search`:
     settings to choose on the validation split, `head.delta=0.91,0.93`. `against`: the entry to compare with; if left
-    out, `vanilla+ts`, or the first one where that is missing. `runs`: folder of all runs. `scheduler`: address of a Dask
-    cluster to use instead of `jobs` processes here. `threads` of each run decide the last bits of its numbers; `jobs` do
-    not. The result is written to `out`, by default to `RUNS/arena/TASK-<fingerprint>.json`.
+    out, `vanilla+ts`, or the first one where that is missing. `runs`: folder of all runs. `scheduler`: address of a
+    Dask cluster to use instead of `jobs` processes here. `threads` of each run decide the last bits of its numbers;
+    `jobs` do not. The result is written to `out`, by default to `RUNS/arena/TASK-<fingerprint>.json`.
 
     A run that fails is in `result.failures`, and its cells are empty; it stops nothing else. Stopped by SIGTERM or
     Ctrl-C, it raises `Stopped`; the same call goes on from there.

@@ -12,15 +12,26 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, cast
 
-from balcal.arena.result import FIGURES, ArenaResult, Difference, Figure, Format, Judgement
+from balcal.arena.records import FIGURES, Difference, Figure, Format, Judgement
+from balcal.arena.result import ArenaResult
 from balcal.core import BalcalError
 from balcal.naming import unknown
 
 EMPTY = "—"
-MARKS: dict[Judgement, str] = {"better": "▲", "worse": "▼", "tie": "=", "same": "≡", "none": ""}
+MARKS: dict[Judgement, str] = {
+    "better": "▲",
+    "worse": "▼",
+    "better here": "(▲)",
+    "worse here": "(▼)",
+    "tie": "=",
+    "same": "≡",
+    "none": "",
+}
 LATEX_MARKS: dict[Judgement, str] = {
     "better": r"\uparrow",
     "worse": r"\downarrow",
+    "better here": r"(\uparrow)",
+    "worse here": r"(\downarrow)",
     "tie": "=",
     "same": r"\equiv",
     "none": "",
@@ -64,7 +75,7 @@ def _row(result: ArenaResult, entry: str, against: dict[str, Difference], best: 
 
 
 def _plain(found: Difference | None) -> dict[str, Any] | None:
-    return None if found is None else asdict(found) | {"about": found.about}
+    return None if found is None else asdict(found)
 
 
 def _ties(found: Difference | None) -> bool:
@@ -106,7 +117,7 @@ def _cell(row: Row, figure: Figure, one: bool, marks: dict[Judgement, str], pm: 
     if figure.name == "ece":
         text += " [" + ", ".join(figure.shown(end) for end in row["ece_interval"]) + "]"
     mark = marks[found["against"]["judgement"]] if found["against"] else ""
-    return f"{text} {f'({mark})' if one else mark}" if mark else text
+    return f"{text} {mark}" if mark else text
 
 
 def _floor(row: Row) -> str:
@@ -126,15 +137,16 @@ def legend(result: ArenaResult) -> list[str]:
     ]
     if seeds == 1:
         lines.append(
-            f"Marks in brackets compare two runs, each against the run of `{result.reference}` on the same images: (▲) "
-            "better, (▼) worse, (=) a tie, (≡) no image tells them apart. One seed says nothing about the methods."
+            f"Against the run of `{result.reference}` on the same images: (▲) better, (▼) worse, = a tie, ≡ no image "
+            f"tells them apart; at the 5 % level, in each column corrected (Holm) for {others} comparisons. One seed "
+            "speaks of these runs only, not of the methods."
         )
     else:
         lines.append(
             f"Against `{result.reference}`, paired over seeds and images: ▲ better, ▼ worse, = a tie, ≡ no image tells "
             f"them apart; at the 5 % level, in each column corrected (Holm) for {others} comparisons. Bold: the best "
-            f"mean, and all that tie with it (Holm over all {others * (others + 1) // 2} pairs, as the best one was picked "
-            "afterwards)."
+            f"mean, and all that tie with it (Holm over all {others * (others + 1) // 2} pairs, as the best one was "
+            "picked afterwards)."
         )
     for search in result.searches:
         lines.append(_search_sentence(search))

@@ -1,14 +1,14 @@
 """Methods against methods: several seeds each, the same test samples. Is one better, or is it chance?
 
 A figure would be another one with another seed, and another one on other test samples. For two methods let d_s be the
-difference in seed s, D its mean over S seeds, v what drawing S other seeds does to D (variance of d_s over S), and w
-what drawing other test samples does to it. Then
+difference in seed s and D its mean over S seeds. Let v be what S other seeds do to D (the variance of d_s over S), and
+w what other test samples do to all seeds alike (the covariance, under resampling, of the d_s of two seeds). Then
 
     D ± sqrt(t² v + z² w)        t: Student's quantile for S - 1 degrees of freedom, z: the normal one
 
-holds the true difference in at least 95 % of cases, whatever v and w are (Banerjee 1960). The p value is one minus the
-level at which this interval just reaches 0. With one seed there is no v: what remains speaks of two runs on other
-samples, not of two methods.
+holds the true difference in at least 95 % of cases, whatever v and w are (Banerjee 1960). It is never taken narrower
+than what other test samples alone would do to D. The p value is one minus the level at which this interval just reaches
+0. With one seed there is no v: what remains speaks of two runs on other samples, not of two methods.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ class Chance:
 
     covariance: Floats
     """(M, M) of the figures, each a mean over seeds"""
+    shared: Floats
+    """(M, M) the part of it that no further seeds would take away"""
     added: Floats
     """(M,) what resampling adds to each: ECEs are lifted by noise, means are not"""
     perfect: tuple[bool, ...]
@@ -47,23 +49,22 @@ class Chance:
 
 
 def chance_of_means(values: Floats, counts: bool = False) -> Chance:
-    """Of (M, N) values per sample, means over seeds. `counts`: they are right (1) or wrong (0).
+    """Of (M, S, N) values per sample. `counts`: they are right (1) or wrong (0).
 
     Two models that disagree about few samples look too certain; so two disagreements more are assumed, one each way. It
     agrees with the exact test: five to none is a tie, six to none is not.
 
-    >>> right = np.array([[1.0] * 6 + [0.0] * 94, [0.0] * 100])
-    >>> drawn = chance_of_means(right, counts=True)
-    >>> bool(pairs(right.mean(1)[:, None], drawn).p[0, 1] < 0.05)
+    >>> right = np.array([[[1.0] * 6 + [0.0] * 94], [[0.0] * 100]])
+    >>> bool(pairs(right.mean(2), chance_of_means(right, counts=True)).p[0, 1] < 0.05)
     True
-    >>> right[0, 5] = 0
-    >>> bool(pairs(right.mean(1)[:, None], chance_of_means(right, counts=True)).p[0, 1] < 0.05)
+    >>> right[0, 0, 5] = 0
+    >>> bool(pairs(right.mean(2), chance_of_means(right, counts=True)).p[0, 1] < 0.05)
     False
     """
-    models, n = values.shape
+    models, _, n = values.shape
     values = np.where(np.isfinite(values), values, np.nan)
-    off = values - values.mean(1, keepdims=True)
-    return Chance(off @ off.T / n**2, np.zeros(models), (False,) * models, 2 / n**2 if counts else 0.0)
+    covariance, shared = _covariances((values - values.mean(2, keepdims=True)) / n)
+    return Chance(covariance, shared, np.zeros(models), (False,) * models, 2 / n**2 if counts else 0.0)
 
 
 def chance_of_eces(
@@ -77,11 +78,24 @@ def chance_of_eces(
     place = equal_mass_bin_of if equal_mass else uniform
     draws, _ = joint_draws([top for runs in tops for top in runs], bins, resamples, place=place)
     ends = np.cumsum([0, *(len(runs) for runs in tops)])
-    drawn = np.stack([draws[:, a:b].mean(1) for a, b in pairwise(ends)], axis=1)
+    drawn = [draws[:, a:b].T for a, b in pairwise(ends)]
     now = np.array([np.mean([_error(top, place(top, bins), bins) for top in runs]) for runs in tops])
     perfect = tuple(bool(value <= np.mean(high)) for value, high in zip(now, highs, strict=True))
-    off = drawn - drawn.mean(0)
-    return Chance(off.T @ off / (len(off) - 1), drawn.mean(0) - now, perfect)
+    means = np.stack([each.mean(0) for each in drawn])
+    off = np.stack(drawn) if len({len(each) for each in drawn}) == 1 else means[:, None]
+    covariance, shared = _covariances((off - off.mean(2, keepdims=True)) / np.sqrt(resamples - 1))
+    return Chance(covariance, shared, means.mean(1) - now, perfect)
+
+
+def _covariances(off: Floats) -> tuple[Floats, Floats]:
+    """Of (M, S, N) deviations: of means over seeds, and the mean between different seeds."""
+    seeds, mean = off.shape[1], off.mean(1)
+    covariance = mean @ mean.T
+    if seeds == 1:
+        return covariance, covariance
+    within = np.sum([off[:, seed] @ off[:, seed].T for seed in range(seeds)], axis=0)
+    shared: Floats = (seeds * covariance - within / seeds) / (seeds - 1)
+    return covariance, shared
 
 
 def floor_by_mass(top: TopLabels, bins: int = 15, resamples: int = 2000, seed: int = 0) -> Floats:
@@ -109,6 +123,38 @@ class Pairs:
     """how many both have"""
 
 
+@dataclass(frozen=True)
+class Spread:
+    """Variances of differences, each of all pairs at once."""
+
+    seeds: Floats
+    freedom: Floats
+    """degrees of it"""
+    shared: Floats
+    samples: Floats
+
+    def reach(self, level: Floats) -> Floats:
+        """The square of half an interval."""
+        t, z = stdtrit(self.freedom, 1 - level / 2), ndtri(1 - level / 2)
+        reach: Floats = np.maximum(t**2 * self.seeds + z**2 * self.shared, z**2 * self.samples)
+        return reach
+
+    def p_values(self, distance: Floats) -> Floats:
+        """By bisection of the logarithm of the level: an interval shrinks as its level rises."""
+        low, high = np.full_like(distance, np.log(SMALLEST)), np.zeros_like(distance)
+        for _ in range(50):
+            middle = (low + high) / 2
+            outside = self.reach(np.exp(middle)) < distance**2
+            low, high = np.where(outside, low, middle), np.where(outside, middle, high)
+        found: Floats = np.where(distance == 0, 1.0, np.exp(high))
+        return found
+
+
+def _of_differences(covariance: Floats) -> Floats:
+    own = np.diag(covariance)
+    return np.maximum(own[:, None] + own[None, :] - 2 * covariance, 0.0)
+
+
 def pairs(figures: Floats, chance: Chance) -> Pairs:
     """All differences of (M, S) figures, NaN where a run is missing; only seeds that both have are compared.
 
@@ -121,16 +167,16 @@ def pairs(figures: Floats, chance: Chance) -> Pairs:
     some, freedom = np.maximum(seeds, 1), np.maximum(seeds - 1, 1)
     value = np.where(there, each, 0.0).sum(2) / some
     over_seeds = (np.where(there, each - value[:, :, None], 0.0) ** 2).sum(2) / (freedom * some)
-    own = np.diag(chance.covariance)
-    over_samples = np.maximum(own[:, None] + own[None, :] - 2 * chance.covariance, 0.0)
-    same = (over_seeds == 0) & (value == 0) & (over_samples <= 1e-12 * own[:, None])
-    over_samples = np.where(same, 0.0, over_samples + chance.granule)
+    over_samples, shared = _of_differences(chance.covariance), _of_differences(chance.shared)
+    same = (over_seeds == 0) & (value == 0) & (over_samples <= 1e-12 * np.diag(chance.covariance)[:, None])
+    over_samples, shared = (np.where(same, 0.0, part + chance.granule) for part in (over_samples, shared))
+    spread = Spread(over_seeds, freedom, np.where(seeds > 1, shared, over_samples), over_samples)
 
     added = chance.added[None, :] - chance.added[:, None]
-    half = np.sqrt(_reach(np.full_like(value, LEVEL), over_seeds, freedom, over_samples))
+    half = np.sqrt(spread.reach(np.full_like(value, LEVEL)))
     low, high = value - np.maximum(added, 0.0) - half, value - np.minimum(added, 0.0) + half
     nearest = np.where(value * (value - added) > 0, np.minimum(np.abs(value), np.abs(value - added)), 0.0)
-    p = _p_values(nearest, over_seeds, freedom, over_samples)
+    p = spread.p_values(nearest)
 
     perfect, mean = np.array(chance.perfect), _over_seeds(figures)
     low = np.where(perfect[None, :], np.minimum(low, -mean[:, None]), low)
@@ -154,24 +200,6 @@ def holm(p: Floats) -> Floats:
         reached = max(reached, min(1.0, (len(order) - rank) * float(p[number])))
         adjusted[number] = reached
     return adjusted
-
-
-def _reach(level: Floats, over_seeds: Floats, freedom: Floats, over_samples: Floats) -> Floats:
-    """The square of half an interval."""
-    t, z = stdtrit(freedom, 1 - level / 2), ndtri(1 - level / 2)
-    reach: Floats = t**2 * over_seeds + z**2 * over_samples
-    return reach
-
-
-def _p_values(distance: Floats, over_seeds: Floats, freedom: Floats, over_samples: Floats) -> Floats:
-    """By bisection of the logarithm of the level: an interval shrinks as its level rises."""
-    low, high = np.full_like(distance, np.log(SMALLEST)), np.zeros_like(distance)
-    for _ in range(50):
-        middle = (low + high) / 2
-        outside = _reach(np.exp(middle), over_seeds, freedom, over_samples) < distance**2
-        low, high = np.where(outside, low, middle), np.where(outside, middle, high)
-    found: Floats = np.where(distance == 0, 1.0, np.exp(high))
-    return found
 
 
 def _over_seeds(figures: Floats) -> Floats:

@@ -45,6 +45,8 @@ def _line(axes: Any, x: Iterable[float], y: Iterable[float], name: str, **how: A
 
 
 def _named(axes: Any, title: str, x: str, y: str, legend: bool = True) -> None:
+    if x in ("epoch", "severity"):
+        axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_title(title, fontsize=9, color=INK)
     axes.set_xlabel(x, fontsize=8)
     axes.set_ylabel(y, fontsize=8)
@@ -95,7 +97,6 @@ def shifts(data: Any) -> Any:
     for axes, (place, methods) in zip(grid[0], data.items(), strict=True):
         for (name, eces), colour in zip(methods.items(), colours, strict=False):
             _line(axes, range(1, len(eces) + 1), eces, name, color=colour)
-        axes.set_xticks(range(1, 6))
         _named(axes, place, "severity", "ECE", legend=False)
     figure.legend(*grid[0][0].get_legend_handles_labels(), fontsize=7, frameon=False, loc="outside right center")
     return figure
@@ -145,7 +146,8 @@ def maps(data: Any) -> Any:
             place = {"alpha": 0.55, "extent": (0, side, side, 0), "interpolation": "bilinear"}
             grid[row][column].imshow(np.array(data[name][column]), cmap="jet", **place)
     for row, name in ((1, LEARNABLE), (2, ETF)):
-        grid[row][0].set_title(f"{name}, breadth {data['breadth'][name]:.2f}", fontsize=7, loc="left")
+        told = f"{name}, breadth {data['breadth'][name]:.2f}, {data['empty'][name]:.0%} of {data['looked_at']} empty"
+        grid[row][0].set_title(told, fontsize=7, loc="left")
     return figure
 
 
