@@ -21,7 +21,7 @@ from balcal.sessions import train_recipe
 
 HERE, RUNS, SEED = Path(__file__).parent, Path("runs"), 100
 TASKS = ("cifar10-cpu", "cifar100-cpu")
-DELTAS = ("0.99", "0.95", "0.9", "0.8", "0.7")
+DELTAS = ("0.95", "0.85", "0.75")
 CHOICES: dict[str, tuple[str, ...]] = {delta: (f"head.delta={delta}",) for delta in DELTAS}
 CHOICES["val"] = ("head.delta=1.0", "tally.on=val")
 ASKED = [(method, name) for name in CHOICES for method in ("balcal", "balcal-logits")]
