@@ -42,8 +42,8 @@ class Budget:
 
     def sentences(self) -> list[str]:
         told = [
-            f"{self.runs} runs, {self.missing} of them missing: about {_hours(self.hours)} on this machine, one after "
-            f"the other, and {self.gigabytes:.1f} GB on disk"
+            f"{self.runs} runs, {self.missing} of them missing: about {_hours(self.hours)} on this machine alone, one "
+            f"after the other, and {self.gigabytes:.1f} GB on disk"
         ]
         for t in self.timed:
             scaled = f"; {t['batch_size']} in the recipe, taken in proportion" if t["batch"] != t["batch_size"] else ""
