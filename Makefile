@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
 
-.PHONY: demo test format bench clean
+.PHONY: demo test smoke format bench clean
 
 demo: $(READY)
 	$(BIN)/balcal demo
@@ -13,6 +13,10 @@ test: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/pytest -n 2
+
+# every table and figure of the paper, on digits
+smoke: $(READY)
+	BALCAL_SMOKE=1 $(BIN)/pytest tests/test_paper_runs.py -k whole_paper
 
 format: $(READY)
 	$(BIN)/ruff format .

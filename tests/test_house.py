@@ -17,8 +17,8 @@ FLOORS = [
     ["runs"],
     ["evaluate", "train", "stages"],
     ["sessions", "posthoc", "plots"],
-    ["demo", "offline", "inventory", "beyond", "arena"],
-    ["report"],
+    ["demo", "offline", "inventory", "beyond", "analysis", "arena"],
+    ["report", "paper"],
     ["cli"],
     ["__main__"],
 ]

@@ -55,6 +55,9 @@ def train(
     compile: Annotated[bool, typer.Option("--compile", help="Compile the backbone with torch.compile.")] = False,
     save_every: Annotated[float, typer.Option(help="Seconds between saves in the middle of an epoch.")] = 300.0,
     track: Track = None,
+    keep_epochs: Annotated[
+        int | None, typer.Option(min=1, help="Keep the weights of every n-th epoch; the run stays the same.")
+    ] = None,
     offline: Offline = False,
     quiet: Quiet = False,
     json: Json = False,
@@ -65,7 +68,7 @@ def train(
 
     settings = [*(set_ or []), *(["plan.precision=bf16"] if bf16 else []), *(["plan.compile=true"] if compile else [])]
     recipe = registry.recipe(task, method, seed, settings)
-    figures = train_recipe(recipe, out, device, quiet, save_every, track or ())
+    figures = train_recipe(recipe, out, device, quiet, save_every, track or (), keep_epochs)
     if figures is not None:
         _print_figures(figures, json)
 
@@ -316,6 +319,40 @@ def demo(out: Out = Path("runs"), seed: Seed = 0, device: Device = None) -> None
     from balcal.demo import run_demo
 
     run_demo(out, seed, device)
+
+
+@app.command()
+def paper(
+    items: Annotated[list[str] | None, typer.Argument(help="Tables and figures; a list of them if left out.")] = None,
+    tier: Annotated[str, typer.Option(help="smoke (minutes), cpu (hours) or paper (GPUs).")] = "cpu",
+    all_: Annotated[bool, typer.Option("--all", help="Every table and figure.")] = False,
+    seeds: Annotated[int | None, typer.Option(min=1, help="How many; as many as the tier has if left out.")] = None,
+    out: Out = Path("runs"),
+    to: Annotated[Path, typer.Option(help="Folder for tables and pictures.")] = Path("paper"),
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what it would take.")] = False,
+    jobs: Annotated[int, typer.Option(help="How many runs at once, one thread each.")] = 1,
+    scheduler: Annotated[str | None, typer.Option(help="Address of a Dask cluster to use instead.")] = None,
+    device: Device = None,
+    offline: Offline = False,
+    quiet: Quiet = False,
+    json: Json = False,
+) -> None:
+    """Tables and figures of the paper: train what is missing, and put ours beside theirs."""
+    from balcal.paper import ITEMS, item
+    from balcal.paper.running import Workshop
+    from balcal.paper.verb import Asked, list_items
+
+    if not items and not all_:
+        listed = list_items()
+        if json:
+            print(_json.dumps(listed, indent=2, ensure_ascii=False))
+        else:
+            _print_table(["item", "kind", "title"], [[i["item"], i["kind"], i["title"]] for i in listed])
+        return
+    shop = Workshop(out, device, jobs, scheduler, quiet)
+    asked = Asked([item(name) for name in (ITEMS if all_ else items or [])], tier, seeds, shop)
+    told = asked.estimate() if dry_run else asked.answer(to)
+    print(_json.dumps(told, indent=2, ensure_ascii=False) if json else asked.in_words(told))
 
 
 def _print_table(titles: list[str], rows: list[list[str]], title: str = "") -> None:

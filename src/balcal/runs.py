@@ -35,7 +35,7 @@ import torch
 from balcal import registry
 from balcal.core import BalcalError, Predictions, Record
 from balcal.files import load_sealed, save_sealed, sweep, write_atomic
-from balcal.recipe import Recipe, describe
+from balcal.recipe import Plan, Recipe, describe
 
 try:
     import fcntl
@@ -232,6 +232,19 @@ class Run(Folder):
     @property
     def finished(self) -> bool:
         return (self.path / "metrics.json").exists()
+
+    def lacks(self, plan: Plan) -> bool:
+        """Whether epochs are over whose weights this plan would have kept, and they were not."""
+        try:
+            done = len(self.history())
+        except BalcalError:
+            return False
+        return not plan.kept(done) <= set(self.kept())
+
+    def start_over(self) -> None:
+        """Forget how far it got; the same recipe comes to the same bits again."""
+        for path in (self.path / "metrics.json", self.path / "history.jsonl", *self.checkpoints.glob("*.pt")):
+            path.unlink(missing_ok=True)
 
     def begin(self, device: torch.device) -> None:
         """Write down what is asked, and where it is being answered."""

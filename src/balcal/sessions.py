@@ -86,14 +86,17 @@ def train_recipe(
     quiet: bool = False,
     save_every: float = SAVE_EVERY_SECONDS,
     track: Iterable[str] = (),
+    keep_epochs: int | None = None,
 ) -> dict[str, Any] | None:
     """Train a recipe, or resume it, or find it finished; then give its figures (to the first process, of several).
 
-    `track` names others to be told of each epoch, and of the figures in the end; they are no part of the recipe.
+    No part of the recipe, so the run has the same address and the same bits with them: `track` names others to be told
+    of each epoch, and of the figures in the end; `keep_epochs=n` keeps the weights of every n-th epoch for a later look
+    at them, and a run that was trained without is trained again, in its place.
     """
     place, track = pick_device(device), check_trackers(track)
     with joined_world(place) as world:
-        return train_here(recipe, Path(out), Machine(place, world, quiet, save_every, track))
+        return train_here(recipe, Path(out), Machine(place, world, quiet, save_every, track, keep_epochs))
 
 
 @dataclass(frozen=True)
@@ -105,6 +108,11 @@ class Machine:
     quiet: bool
     save_every: float
     track: tuple[str, ...] = ()
+    keep_epochs: int | None = None
+
+    def plan(self, asked: Plan) -> Plan:
+        """The plan of a recipe, and what to keep besides; a recipe that says itself what to keep is obeyed."""
+        return replace(asked, keep=self.keep_epochs) if self.keep_epochs and asked.keep == "best" else asked
 
 
 def train_here(recipe: Recipe, out: Path, machine: Machine) -> dict[str, Any] | None:
@@ -113,13 +121,17 @@ def train_here(recipe: Recipe, out: Path, machine: Machine) -> dict[str, Any] | 
     progress = Progress(title, machine.quiet or not world.first)
     run = Run(out, recipe, progress.note)
     run.save_every = machine.save_every
-    finished = world.told(run.finished)  # the first process may be the only one that sees the folder
+    plan = machine.plan(run.recipe.task.plan)
+    finished = world.told(run.finished and not run.lacks(plan))  # the first process may be alone in seeing the folder
     parent = _trained_parent(run, out, machine) if run.recipe.parent and not finished else None
     if world.first:
         progress.log = run.log
     trackers = Trackers(machine.track if world.first else (), progress.note)
     tracked = Tracked(run.recipe.address(), flattened(describe(run.recipe)))
     with run.claimed() if world.first else nullcontext():
+        if world.first and run.lacks(plan):
+            progress.note(f"{run.path} did not keep its epochs: it is trained again, to the same bits")
+            run.start_over()
         if world.told(run.finished):
             progress.note(f"{run.path} is finished already: nothing to train")
             trackers.start(tracked)
@@ -143,14 +155,14 @@ def _trained_parent(run: Run, out: Path, machine: Machine) -> ParentRun:
     parent = Run(out, asked, run.say)
     if not machine.world.told(parent.finished):
         run.say(f"{run.recipe.method} starts from the run of {asked.method}, which comes first")
-        train_here(asked, out, machine)
+        train_here(asked, out, replace(machine, keep_epochs=None))
     return ParentRun.of(parent, machine.world)
 
 
 def _train_run(run: Run, machine: Machine, progress: Progress, parent: ParentRun | None, trackers: Trackers) -> None:
     recipe, device, world = run.recipe, machine.device, machine.world
     _tune_machine(device)
-    splits, plan = load_splits(recipe.task), recipe.task.plan
+    splits, plan = load_splits(recipe.task), machine.plan(recipe.task.plan)
     dataset = registry.dataset(recipe.task.dataset)
     if world.first:
         written = manifest(splits)

@@ -65,7 +65,7 @@ class Judged:
     brier: Floats
 
 
-def trained(recipe: Recipe, bench: Bench) -> Outcome:
+def trained(recipe: Recipe, bench: Bench, keep_epochs: int | None = None) -> Outcome:
     """Train a run, or resume it, or find it finished; `told` has its facts."""
 
     def work() -> dict[str, Any]:
@@ -73,7 +73,7 @@ def trained(recipe: Recipe, bench: Bench) -> Outcome:
         found = run.finished
         while True:
             try:
-                train_recipe(recipe, bench.runs, bench.device, quiet=True)
+                train_recipe(recipe, bench.runs, bench.device, quiet=True, keep_epochs=keep_epochs)
                 break
             except Claimed:  # somebody else is at it: then it will be found
                 time.sleep(0.5)

@@ -1,0 +1,1 @@
+"""Looking into trained networks: what their features, classifiers and maps are like, also epoch by epoch."""

@@ -1,0 +1,82 @@
+"""Papyan, Han, Donoho: Prevalence of Neural Collapse during the terminal phase of deep learning training. PNAS 2020.
+
+With class means mu_k, their mean mu_G, centred means m_k = mu_k - mu_G as rows of M, and a classifier's vectors W:
+
+    NC1  variability  tr(S_W S_B^+) / K,  S_W = mean over classes of the class's covariance, S_B = M^T M / K
+    NC2  norms        deviation over mean of the |m_k|, and of the |w_k|
+         angles       mean over pairs of |cos(m_k, m_l) + 1/(K-1)|, and of the same for w
+    NC3  duality      | W / |W| - M / |M| |^2, Frobenius norms
+    NC4  nearest mean share of images that the classifier puts elsewhere than into the class of the nearest mu_k
+
+All are 0 at collapse. Measured on training images, as in use (no augmentation, eval mode). Classes count alike however
+many images they have; mu_G is the mean of the class means, as the BalCAL paper has it. No D x D matrix is ever made.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+import torch
+from torch import Tensor
+
+from balcal.analysis.readings import Reading
+from balcal.core import BalcalError
+
+TINY = 1e-10
+"""singular values below this share of the largest are zero: the rows of M sum to zero, so one always is"""
+
+
+@dataclass(frozen=True)
+class Collapse:
+    """How far from collapse; 0 is there."""
+
+    nc1: float
+    nc2_norms: float
+    nc2_angles: float
+    nc2_norms_weights: float
+    nc2_angles_weights: float
+    nc3: float
+    nc4: float
+
+    def as_dict(self) -> dict[str, float]:
+        return asdict(self)
+
+
+def collapse(reading: Reading, labels: Tensor) -> Collapse:
+    """The four conditions, for one classifier."""
+    features, weight = reading.features.double(), reading.weight.double()
+    num_classes = len(weight)
+    counts = labels.bincount(minlength=num_classes)
+    if bool((counts == 0).any()):
+        raise BalcalError(f"class {int(counts.argmin())} has no image here: collapse is about all classes")
+    means = torch.zeros(num_classes, features.shape[1], dtype=torch.float64)
+    means.index_add_(0, labels, features).div_(counts[:, None])
+    centred = means - means.mean(0)
+    nearest = torch.cdist(features, means).argmin(1)
+    angles, angles_weights = _angles(centred), _angles(weight)
+    return Collapse(
+        nc1=_variability(features - means[labels], centred, counts[labels]),
+        nc2_norms=_variation(centred),
+        nc2_angles=angles,
+        nc2_norms_weights=_variation(weight),
+        nc2_angles_weights=angles_weights,
+        nc3=float((weight / weight.norm() - centred / centred.norm()).square().sum()),
+        nc4=float((reading.logits().argmax(1) != nearest).double().mean()),
+    )
+
+
+def _variability(deviations: Tensor, centred: Tensor, class_size: Tensor) -> float:
+    """S_B^+ = K M^+ M^+^T, so tr(S_W S_B^+) / K = the sum of (deviation M^+)^2 / n_k, over K."""
+    projected = deviations @ torch.linalg.pinv(centred, rtol=TINY)
+    return float((projected.square().sum(1) / class_size).sum() / len(centred))
+
+
+def _variation(vectors: Tensor) -> float:
+    norms = vectors.norm(dim=1)
+    return float(norms.std(correction=0) / norms.mean())
+
+
+def _angles(vectors: Tensor) -> float:
+    unit = torch.nn.functional.normalize(vectors, dim=1)
+    off = (unit @ unit.T + 1 / (len(vectors) - 1)).abs()
+    return float((off.sum() - off.diagonal().sum()) / (len(vectors) * (len(vectors) - 1)))

@@ -1,0 +1,20 @@
+"""The paper as data: every table and figure, what it takes, what was printed, and ours beside theirs.
+
+Left out: `fig:overall`, which draws the method and shows no result.
+"""
+
+from __future__ import annotations
+
+from balcal.core import BalcalError
+from balcal.naming import unknown
+from balcal.paper.figures import FIGURES
+from balcal.paper.items import Item
+from balcal.paper.tables import TABLES
+
+ITEMS = {item.id: item for item in (*TABLES, *FIGURES)}
+
+
+def item(name: str) -> Item:
+    if name not in ITEMS:
+        raise BalcalError(unknown("item of the paper", name, ITEMS))
+    return ITEMS[name]

@@ -1,0 +1,121 @@
+"""From trained runs to numbers: each measure of the paper, seed by seed, read from a run or computed once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from balcal.beyond.outside import evaluate_outside
+from balcal.beyond.shift import evaluate_shift
+from balcal.beyond.sitting import Sitting
+from balcal.devices import pick_device
+from balcal.evaluate import calibrated_predictions, evaluate
+from balcal.metrics.bins import bin_table
+from balcal.metrics.inputs import read
+from balcal.paper.items import MEASURES, Ask, Cell
+from balcal.paper.tiers import Tier
+from balcal.paper.timing import seconds_per_epoch
+from balcal.recipe import Recipe
+from balcal.runs import Run
+
+
+@dataclass
+class Answers:
+    """What a folder of finished runs says, for one tier."""
+
+    tier: Tier
+    seeds: Sequence[int]
+    out: Path
+    device_name: str | None = None
+    _known: dict[Any, Any] = field(default_factory=dict)
+
+    @cached_property
+    def device(self) -> torch.device:
+        return pick_device(self.device_name)
+
+    def run(self, ask: Ask, seed: int | None = None) -> Run | None:
+        """Its run; of the first seed, if none is said. None where the tier has nothing for the place."""
+        recipe = ask.recipe(self.tier, self.seeds[0] if seed is None else seed)
+        return Run(self.out, recipe) if recipe else None
+
+    def values(self, cell: Cell) -> list[float]:
+        """One number per seed, as the paper would print it; none where the tier has nothing for a place."""
+        recipes = [[ask.recipe(self.tier, seed) for ask in cell.asks] for seed in self.seeds]
+        times = MEASURES[cell.measure].times
+        return [
+            times * float(np.mean([self._value(recipe, cell) for recipe in row if recipe]))
+            for row in recipes
+            if None not in row
+        ]
+
+    def figures(self, recipe: Recipe) -> dict[str, float]:
+        """Every metric of the test split."""
+        run = Run(self.out, recipe)
+        later = [name for role, name in recipe.method.changes.items() if role not in run.recipe.method.changes]
+        path = run.path / f"metrics{''.join(f'+{name}' for name in later)}.json"
+        if not path.exists():
+            evaluate(run, recipe.method, self.device)
+        found: dict[str, float] = json.loads(path.read_text())["metrics"]
+        return found
+
+    def mean(self, ask: Ask, figure: str) -> float | None:
+        """A metric of the test split, averaged over seeds."""
+        recipes = [ask.recipe(self.tier, seed) for seed in self.seeds]
+        told = [self.figures(recipe)[figure] for recipe in recipes if recipe]
+        return float(np.mean(told)) if told else None
+
+    def _value(self, recipe: Recipe, cell: Cell) -> float:
+        if cell.measure == "seconds":
+            return float(self._once(("seconds", recipe.address()), lambda: seconds_per_epoch(recipe, self.device)))
+        if cell.measure == "ts_ece":
+            return self._scaled(recipe)
+        if cell.measure in ("accuracy", "ece", "adaptive_ece"):
+            return self.figures(recipe)[cell.measure]
+        told = self.outside(recipe, tuple(self.tier.outside[place] for place in cell.against))
+        if cell.measure in ("auroc", "fpr95"):
+            return float(told["mean"]["scores"]["confidence"][cell.measure])
+        [only] = told["sets"].values()
+        return float(only[cell.measure.replace("outside", "mean")])
+
+    def _scaled(self, recipe: Recipe) -> float:
+        """ECE of the same run after temperature scaling."""
+        from balcal import registry
+
+        method = recipe.method.for_training() + registry.table("methods")["ts"]
+
+        def compute() -> float:
+            _, test, _ = calibrated_predictions(Run(self.out, recipe), method, self.device)
+            return float(bin_table(read(None, test.log_probs, test.labels).top(), 15).ece())
+
+        return float(self._once(("ts", recipe.address()), compute))
+
+    def outside(self, recipe: Recipe, names: tuple[str, ...]) -> dict[str, Any]:
+        names = tuple(dict.fromkeys(names))
+
+        def compute() -> dict[str, Any]:
+            return evaluate_outside(self._sitting(recipe), names)
+
+        found: dict[str, Any] = self._once(("outside", recipe.address(), names), compute)
+        return found
+
+    def shift(self, recipe: Recipe) -> dict[str, Any]:
+        def compute() -> dict[str, Any]:
+            return evaluate_shift(self._sitting(recipe), self.tier.corruptions)
+
+        found: dict[str, Any] = self._once(("shift", recipe.address()), compute)
+        return found
+
+    def _sitting(self, recipe: Recipe) -> Sitting:
+        return Sitting(Run(self.out, recipe), recipe.method, self.device)
+
+    def _once(self, key: Any, compute: Any) -> Any:
+        if key not in self._known:
+            self._known[key] = compute()
+        return self._known[key]

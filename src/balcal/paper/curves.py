@@ -1,0 +1,221 @@
+"""What the figures show, as numbers: from trained runs to plain data that `drawing.py` can draw.
+
+Each function takes an item and the answers; what a tier has nothing for is left out. Scalars are means over seeds;
+pictures and courses over the epochs are those of the first seed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from balcal import registry
+from balcal.analysis.activation import activation_maps, breadth
+from balcal.analysis.collapse import collapse
+from balcal.analysis.dials import largest_confidence
+from balcal.analysis.embedding import silhouette, tsne
+from balcal.analysis.epochs import over_epochs
+from balcal.analysis.prototypes import prototype_distances
+from balcal.analysis.readings import ETF, LEARNABLE, read_all
+from balcal.evaluate import batches_of, calibrated_predictions, load_chosen, load_splits
+from balcal.model import Model, as_method
+from balcal.paper.answers import Answers
+from balcal.paper.figures import (
+    ALPHA_CONFIDENCE,
+    ALPHA_ECE,
+    BETA,
+    CAM,
+    COLLAPSE,
+    DELTA,
+    DISTANCE,
+    MOTIVATION,
+    SHIFT,
+    TSNE,
+    TSNE_MORE,
+)
+from balcal.paper.items import Ask, Item
+from balcal.report.reliability import reliability_table
+from balcal.runs import Run
+
+Data = dict[str, Any]
+SHOWN = 6
+"""images with activation maps"""
+LOOKED_AT = 256
+"""images whose maps are measured"""
+COLLAPSED = 5000
+"""training images at most on which collapse is measured"""
+
+
+def runs_of(item: Item, answers: Answers) -> Iterator[tuple[str, Ask, Run]]:
+    for name, ask in item.series(answers.tier).items():
+        run = answers.run(ask)
+        if run is not None:
+            yield name, ask, run
+
+
+def reliability(item: Item, answers: Answers) -> Data:
+    told = {}
+    for name, ask, run in runs_of(item, answers):
+        _, test, _ = calibrated_predictions(run, as_method(run.recipe.method), answers.device)
+        table = {key: _listed(values) for key, values in reliability_table(test).items()}
+        figures = {key: answers.mean(ask, key) for key in ("accuracy", "mean_confidence", "ece")}
+        told[name] = {"bins": table, **figures}
+    return told
+
+
+def _listed(values: Any) -> list[float | None]:
+    return [None if math.isnan(value) else float(value) for value in values]
+
+
+def by_dial(item: Item, answers: Answers) -> list[Data]:
+    """Accuracy and confidence at each beta, and how high confidence can be there."""
+    told = []
+    for name, ask, run in runs_of(item, answers):
+        classes = registry.dataset(run.recipe.task.dataset).num_classes
+        told.append(
+            {
+                "beta": float(name),
+                "accuracy": answers.mean(ask, "accuracy"),
+                "confidence": answers.mean(ask, "mean_confidence"),
+                "largest": largest_confidence(float(name), classes),
+            }
+        )
+    return told
+
+
+def alpha_eces(item: Item, answers: Answers) -> Data:
+    """ECE at each alpha for each way of mixing; what the paper has there, as a fraction as well."""
+    printed = {(cell.column, cell.row.split()[-1]): cell.published for cell in item.cells}
+    told: dict[str, list[Data]] = defaultdict(list)
+    for name, ask, _ in runs_of(item, answers):
+        way, _, alpha = name.partition(" ")
+        theirs = printed.get((way, f"{float(alpha):.1f}" if alpha else way))
+        told[way].append(
+            {
+                "alpha": float(alpha) if alpha else None,
+                "ece": answers.mean(ask, "ece"),
+                "published": theirs.value / 100 if theirs else None,
+            }
+        )
+    return dict(told)
+
+
+def alpha_confidences(item: Item, answers: Answers) -> Data:
+    told: dict[str, list[Data]] = defaultdict(list)
+    for name, ask, _ in runs_of(item, answers):
+        place, alpha = name.rsplit(" ", 1)
+        means = {key: answers.mean(ask, key) for key in ("accuracy", "mean_confidence")}
+        told[place].append({"alpha": float(alpha), **means})
+    return dict(told)
+
+
+def shifts(item: Item, answers: Answers) -> Data:
+    """ECE at each severity, averaged over corruptions and seeds: place -> method -> five numbers."""
+    told: dict[str, dict[str, list[float]]] = defaultdict(dict)
+    for name, ask, _ in runs_of(item, answers):
+        place, method = name.split(": ")
+        recipes = [ask.recipe(answers.tier, seed) for seed in answers.seeds]
+        rows = [[s["ece"] for s in answers.shift(recipe)["by_severity"]] for recipe in recipes if recipe]
+        told[place][method] = [sum(column) / len(column) for column in zip(*rows, strict=True)]
+    return dict(told)
+
+
+def deltas(item: Item, answers: Answers) -> list[Data]:
+    return [
+        {
+            "delta": float(name),
+            "ece": answers.mean(ask, "ece"),
+            "accuracy": answers.mean(ask, "accuracy"),
+            "gamma": [record["gamma"] for record in run.history()],
+        }
+        for name, ask, run in runs_of(item, answers)
+    ]
+
+
+def embeddings(item: Item, answers: Answers) -> Data:
+    """What the learnable classifier sees of the first test images; what the ETF one sees, where there is no other."""
+    told = {}
+    for name, _, run in runs_of(item, answers):
+        model = load_chosen(run, run.recipe.method, answers.device)
+        part = load_splits(run.recipe.task).test
+        readings, labels = read_all(model, batches_of(run, part, answers.device), answers.tier.points)
+        features = next(iter(readings.values())).features
+        told[name] = {
+            "points": [[round(x, 3) for x in point] for point in tsne(features).tolist()],
+            "labels": labels.tolist(),
+            "silhouette": silhouette(features, labels),
+        }
+    return told
+
+
+def maps(item: Item, answers: Answers) -> Data:
+    """Maps of both classifiers for a few test images, each up to 1; over many, how broad and how often empty."""
+    told: Data = {}
+    for _, _, run in runs_of(item, answers):
+        model = load_chosen(run, run.recipe.method, answers.device)
+        part = load_splits(run.recipe.task).test
+        images, labels = next(iter(batches_of(run, part.take(torch.arange(LOOKED_AT)), answers.device).epoch(0)))
+        found = activation_maps(model, images)
+        shown = _of_different_classes(labels.cpu())
+        classes = registry.dataset(run.recipe.task.dataset).classes
+        told = {
+            "images": part.images[shown].tolist(),
+            "labels": [classes[k] for k in part.labels[shown].tolist()],
+            "breadth": {},
+            "empty": {},
+        }
+        for name, branch in zip((LEARNABLE, ETF), found, strict=True):
+            to_one = branch / branch.amax((1, 2), keepdim=True).clamp_min(1e-30)
+            told[name] = [[[round(x, 3) for x in row] for row in one] for one in to_one[shown].tolist()]
+            told["breadth"][name] = float(breadth(branch).nanmean())
+            told["empty"][name] = float((branch.amax((1, 2)) == 0).double().mean())
+        told["looked_at"] = len(images)
+    return told
+
+
+def _of_different_classes(labels: Tensor) -> Tensor:
+    first = {int(label): number for number, label in reversed(list(enumerate(labels.tolist())))}
+    return torch.tensor(sorted(first.values())[:SHOWN])
+
+
+def prototypes(item: Item, answers: Answers) -> Data:
+    return {
+        name: over_epochs(run, lambda model: prototype_distances(model.head), answers.device)
+        for name, _, run in runs_of(item, answers)
+    }
+
+
+def collapses(item: Item, answers: Answers) -> Data:
+    """method -> classifier -> one record per epoch, on training images as they are in use."""
+    told: Data = {}
+    for name, _, run in runs_of(item, answers):
+        batches = batches_of(run, load_splits(run.recipe.task).train, answers.device)
+
+        def measure(model: Model, batches: Any = batches) -> Data:
+            readings, labels = read_all(model, batches, COLLAPSED)
+            return {branch: collapse(reading, labels).as_dict() for branch, reading in readings.items()}
+
+        records = over_epochs(run, measure, answers.device)
+        branches = [key for key in records[0] if key != "epoch"]
+        told[name] = {b: [{"epoch": r["epoch"], **r[b]} for r in records] for b in branches}
+    return told
+
+
+CURVES: dict[str, Callable[[Item, Answers], Any]] = {
+    MOTIVATION.id: reliability,
+    BETA.id: by_dial,
+    ALPHA_ECE.id: alpha_eces,
+    SHIFT.id: shifts,
+    DELTA.id: deltas,
+    TSNE.id: embeddings,
+    TSNE_MORE.id: embeddings,
+    CAM.id: maps,
+    ALPHA_CONFIDENCE.id: alpha_confidences,
+    DISTANCE.id: prototypes,
+    COLLAPSE.id: collapses,
+}

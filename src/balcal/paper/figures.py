@@ -1,0 +1,165 @@
+"""The paper's figures as data: what is trained for each. `curves.py` computes what they show, `drawing.py` draws it."""
+
+from __future__ import annotations
+
+from balcal.paper import published
+from balcal.paper.items import NAMES, Ask, Cell, Item, Series
+from balcal.paper.tables import ALPHA, ALPHAS, mixed
+from balcal.paper.tiers import CIFAR10, CIFAR100, THREE, Tier
+
+EVERYBODY = {row: NAMES[row] for row in published.MAIN}
+
+
+def _motivation(tier: Tier) -> Series:
+    return {
+        "Vanilla": Ask(CIFAR10, "vanilla"),
+        "Mixup": mixed("mixup", CIFAR10, 1.0),
+        "BalCAL": Ask(CIFAR10, "balcal"),
+        "Mixup + BalCAL": mixed("ours", CIFAR10, 1.0),
+    }
+
+
+MOTIVATION = Item(
+    "motivation",
+    "figure",
+    "fig:motivation",
+    "The motivation: over- and under-confidence",
+    "Plain training is over-confident, Mixup can be under-confident, BalCAL repairs both.",
+    series=_motivation,
+    notes=("which alpha Mixup has in it is not said; here 1.0, at which the paper's Mixup is timid",),
+)
+
+BETA = Item(
+    "beta",
+    "figure",
+    "figure beta",
+    "Beta and the confidence of an ETF classifier",
+    "Confidence grows with beta, accuracy hardly moves.",
+    series=lambda tier: {f"{beta:g}": Ask(CIFAR10, "etf-1", (f"head.beta={beta:g}",)) for beta in tier.betas},
+    notes=("the picture is not in the source: its betas are not known",),
+)
+
+
+def _three_ways(tier: Tier) -> Series:
+    ways = {"Mixup": "mixup", "MIT": "mit", "Mixup+Ours": "ours"}
+    swept = {f"{name} {alpha:g}": mixed(way, CIFAR10, alpha) for name, way in ways.items() for alpha in ALPHAS}
+    return {"Vanilla": Ask(CIFAR10, "vanilla")} | swept
+
+
+ALPHA_ECE = Item(
+    "alpha-ece",
+    "figure",
+    "fig:mixup",
+    "How ECE depends on the strength of mixing, CIFAR-10",
+    "Mixup is sensitive to alpha, MIT and Mixup + BalCAL are not.",
+    cells=(
+        Cell("Vanilla", "Vanilla", "ece", (Ask(CIFAR10, "vanilla"),), published.MAIN["Vanilla"][1]),
+        *(cell for cell in ALPHA.cells if cell.row.startswith(f"{CIFAR10} ") and cell.measure == "ece"),
+    ),
+    series=_three_ways,
+    notes=("the curves are the ECEs of the alpha table",),
+)
+
+
+def _shifted(tier: Tier) -> Series:
+    return {
+        f"{place}: {name}": Ask(place, method) for place in (CIFAR10, CIFAR100) for name, method in EVERYBODY.items()
+    }
+
+
+SHIFT = Item(
+    "shift",
+    "figure",
+    "fig:shift",
+    "ECE as the test images get worse",
+    "BalCAL has the lowest ECE under strong shift, most of all on CIFAR-100.",
+    series=_shifted,
+    notes=(
+        "the text says the 15 corruptions of Hendrycks & Dietterich; the released code has 13 for CIFAR-10 and 18 for "
+        "CIFAR-100, and divides by 13 both times",
+        "ECE under shift has 10 bins in the released code; here 15 everywhere",
+    ),
+)
+
+DELTA = Item(
+    "delta",
+    "figure",
+    "fig:delta",
+    "Delta and ECE; gamma over the epochs",
+    "ECE is low for delta from 0.91 to 0.99; gamma is high at first, then falls and settles.",
+    series=lambda tier: {f"{d:g}": Ask(CIFAR100, "balcal", (f"head.delta={d:g}",)) for d in tier.deltas},
+)
+
+TSNE = Item(
+    "tsne",
+    "figure",
+    "fig:tsne",
+    "t-SNE of the last layer's features, CIFAR-10",
+    "BalCAL's classes are denser and further apart.",
+    series=lambda tier: {name: Ask(CIFAR10, NAMES[name]) for name in ("Vanilla", "MIT", "Ours")},
+    notes=("which images, how many and which perplexity is not said; here the first test images and 30",),
+)
+
+TSNE_MORE = Item(
+    "tsne-more",
+    "figure",
+    "fig:tsne2",
+    "t-SNE of more methods, CIFAR-10",
+    "BalCAL's classes are denser and further apart.",
+    series=lambda tier: {name: Ask(CIFAR10, method) for name, method in EVERYBODY.items()},
+    notes=("which methods the picture has is not known; here those of the main table",),
+)
+
+CAM = Item(
+    "cam",
+    "figure",
+    "fig:cam",
+    "Class activation maps of both classifiers",
+    "The learnable classifier looks at broader regions, the ETF classifier at details.",
+    series=lambda tier: {"BalCAL": Ask(CIFAR10, "balcal")},
+    notes=("which method draws the maps is not said; here gradient-weighted ones, see `balcal.analysis.activation`",),
+)
+
+ALPHA_CONFIDENCE = Item(
+    "alpha-confidence",
+    "figure",
+    "fig:mixup2",
+    "How confidence depends on the strength of mixing",
+    "Confidence falls fast with alpha, below accuracy.",
+    series=lambda tier: {f"{place} {a:g}": mixed("mixup", place, a) for place in THREE for a in ALPHAS},
+)
+
+DISTANCE = Item(
+    "distance",
+    "figure",
+    "fig:distance",
+    "Cosine and L2 distance between the two classifiers' prototypes, over the epochs",
+    "The cosine distance falls on CIFAR-10 and SVHN, and on CIFAR-100 falls and then rises; the L2 distance grows.",
+    series=lambda tier: {place: Ask(place, "balcal") for place in THREE},
+    epochs=True,
+    notes=("what a prototype is is not said; here a classifier's vector of a class, see `balcal.analysis.prototypes`",),
+)
+
+COLLAPSE = Item(
+    "collapse",
+    "figure",
+    "",
+    "Neural collapse over the epochs: NC1 to NC4",
+    "Not drawn in the paper, which only recalls the four conditions of Papyan et al. 2020.",
+    series=lambda tier: {"Vanilla": Ask(CIFAR10, "vanilla"), "BalCAL": Ask(CIFAR10, "balcal")},
+    epochs=True,
+)
+
+FIGURES = (
+    MOTIVATION,
+    BETA,
+    ALPHA_ECE,
+    SHIFT,
+    DELTA,
+    TSNE,
+    TSNE_MORE,
+    CAM,
+    ALPHA_CONFIDENCE,
+    DISTANCE,
+    COLLAPSE,
+)

@@ -1,0 +1,140 @@
+"""What an item of the paper is: what it shows, what has to be trained for it, and what the paper printed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from balcal import registry
+from balcal.paper.published import Number
+from balcal.paper.tiers import CIFAR10, CIFAR100, Tier
+from balcal.recipe import Recipe
+
+NAMES = {
+    "Vanilla": "vanilla",
+    "ACLS": "acls",
+    "LS": "ls",
+    "Mixup": "mixup",
+    "mixup": "mixup",
+    "MIT": "mit",
+    "FL": "fl",
+    "FLSD": "flsd",
+    "CPC": "cpc",
+    "PLP": "plp",
+    "MMCE": "mmce-w",
+    "TST": "tst",
+    "VTST": "vtst",
+    "DualFocal": "dualfocal",
+    "PCS": "pcs",
+    "Ours": "balcal",
+}
+"""What the paper calls a method, and what it is called here."""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A kind of number that the paper prints."""
+
+    label: str
+    better: Literal["higher", "lower"]
+    unit: str
+    about: str
+    times: float = 100.0
+    """from what we compute to what it prints"""
+
+
+MEASURES = {
+    "accuracy": Measure("ACC", "higher", "%", "share of test images that are classified rightly"),
+    "ece": Measure("ECE", "lower", "%", "expected calibration error, 15 bins"),
+    "adaptive_ece": Measure("AECE", "lower", "%", "the same with bins of equal mass"),
+    "ts_ece": Measure("ECE (TS)", "lower", "%", "ECE after temperature scaling, fitted on held-out images"),
+    "auroc": Measure("AUROC", "higher", "%", "by the largest probability; each outside set alone, then their mean"),
+    "fpr95": Measure("FPR95", "lower", "%", "outside images let in where 95 % of the test images are"),
+    "outside_confidence": Measure("Conf", "lower", "%", "mean confidence on an outside set"),
+    "outside_entropy": Measure("Entropy", "higher", "nats x 100", "mean entropy on an outside set"),
+    "seconds": Measure("Cost", "lower", "s", "seconds per training epoch", times=1.0),
+}
+
+
+@dataclass(frozen=True)
+class Ask:
+    """Something to be trained: a method at a place of the paper."""
+
+    place: str
+    method: str
+    settings: tuple[str, ...] = ()
+
+    def recipe(self, tier: Tier, seed: int) -> Recipe | None:
+        """None where the tier has nothing that stands for the place."""
+        stand = tier.places.get(self.place)
+        if stand is None:
+            return None
+        settings = (*stand.settings, *_usual(self.method, self.place), *self.settings)
+        return registry.recipe(stand.task, self.method, seed, settings)
+
+    def with_posthoc(self, name: str) -> Ask:
+        return Ask(self.place, f"{self.method}+{name}", self.settings)
+
+
+def _usual(method: str, place: str) -> tuple[str, ...]:
+    """What the paper says of a method's settings at a place, where it is not what the method has anyway."""
+    parts = method.split("+")
+    if "acls" in parts and place == CIFAR10:
+        return ("loss.margin=6",)
+    if "mmce-w" in parts:
+        return (f"loss.weight={0.5 if place == CIFAR100 else 1.5}",)
+    return ()
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One number of a table: which measure of which runs, and what the paper has there."""
+
+    row: str
+    column: str
+    """the heading above it, without the measure"""
+    measure: str
+    asks: tuple[Ask, ...]
+    """usually one; the mean over several"""
+    published: Number | None
+    against: tuple[str, ...] = ()
+    """outside sets"""
+
+
+Series = Mapping[str, Ask]
+
+
+@dataclass(frozen=True)
+class Item:
+    """A table or a figure of the paper."""
+
+    id: str
+    kind: Literal["table", "figure"]
+    label: str
+    """in the paper's source; empty where it has no such figure"""
+    title: str
+    shows: str
+    """what the paper says that one sees"""
+    cells: tuple[Cell, ...] = ()
+    """of a table; of a figure, the numbers that the paper prints elsewhere"""
+    series: Callable[[Tier], Series] = field(default=lambda tier: {}, compare=False)
+    """of a figure: what is trained for it, by name"""
+    epochs: bool = False
+    """whether it looks at the weights of every epoch"""
+    notes: tuple[str, ...] = ()
+    """what is known to be odd about it"""
+
+    def asks(self, tier: Tier) -> list[Ask]:
+        """Everything that has to be trained, each thing once; nothing for what is only timed."""
+        trained = [ask for cell in self.cells if cell.measure != "seconds" for ask in cell.asks]
+        return list(dict.fromkeys([*trained, *self.series(tier).values()]))
+
+    @property
+    def rows(self) -> list[str]:
+        return list(dict.fromkeys(cell.row for cell in self.cells))
+
+    @property
+    def columns(self) -> list[tuple[str, str]]:
+        """(heading, measure)"""
+        return list(dict.fromkeys((cell.column, cell.measure) for cell in self.cells))

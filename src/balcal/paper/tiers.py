@@ -1,0 +1,129 @@
+"""Three budgets. `paper` is the published protocol; `cpu` asks the same of small networks and real CIFAR images;
+`smoke` shows in minutes that everything runs: its figures mean nothing.
+
+The paper speaks of places (a data set, a network); a tier says which task stands for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from balcal.core import BalcalError
+from balcal.naming import unknown
+
+CIFAR10, CIFAR100, SVHN = "CIFAR-10", "CIFAR-100", "SVHN"
+THREE = (CIFAR10, CIFAR100, SVHN)
+TINY50, TINY101 = "Tiny-ImageNet, ResNet-50", "Tiny-ImageNet, ResNet-101"
+WIDE10, WIDE100 = "WRN-26-10, CIFAR-10", "WRN-26-10, CIFAR-100"
+DENSE10, DENSE100 = "DenseNet-121, CIFAR-10", "DenseNet-121, CIFAR-100"
+VIT100, VIT1000 = "ViT-B/16, CIFAR-100", "ViT-B/16, ImageNet"
+PLACES = (*THREE, TINY50, TINY101, WIDE10, WIDE100, DENSE10, DENSE100, VIT100, VIT1000)
+
+
+@dataclass(frozen=True)
+class Stand:
+    """What stands for a place: a task and settings; `remark` says what is not obvious about it."""
+
+    task: str
+    settings: tuple[str, ...] = ()
+    remark: str = ""
+
+
+@dataclass(frozen=True)
+class Tier:
+    """A budget: what stands for the places of the paper, and what else is cut down."""
+
+    name: str
+    about: str
+    places: Mapping[str, Stand]
+    outside: Mapping[str, str]
+    """data sets that stand for those that no network was trained on"""
+    seeds: int
+    corruptions: tuple[str, ...] = ()
+    """none: all of the data set's"""
+    keep: int = 1
+    """where weights of epochs are looked at, every n-th epoch's"""
+    deltas: tuple[float, ...] = (0.91, 0.93, 0.95, 0.97, 0.99)
+    betas: tuple[float, ...] = (1, 2, 5, 10, 20, 50)
+    points: int = 2000
+    """images in a t-SNE"""
+    deviations: tuple[str, ...] = ()
+    """that hold for everything"""
+
+
+TIERS = {
+    tier.name: tier
+    for tier in (
+        Tier(
+            "smoke",
+            "digits of 8 x 8 pixels, 3 epochs: shows that everything runs, in minutes; the figures mean nothing",
+            dict.fromkeys(PLACES, Stand("digits", ("plan.epochs=3",))),
+            {CIFAR10: "fashion", CIFAR100: "fashion", SVHN: "fashion"},
+            seeds=1,
+            corruptions=("gaussian_noise", "motion_blur", "contrast"),
+            deltas=(0.91, 0.95, 0.99),
+            betas=(1, 5, 10),
+            points=300,
+            deviations=(
+                "every data set is digits, every outside set fashion: columns that differ in nothing else are equal",
+                "3 of 15 corruptions",
+                "3 epochs are too few to learn: no figure of this tier says anything about a method",
+            ),
+        ),
+        Tier(
+            "cpu",
+            "real CIFAR images, a small network that overfits: minutes a run on two cores",
+            {
+                CIFAR10: Stand("cifar10-cpu"),
+                CIFAR100: Stand("cifar100-cpu"),
+                WIDE10: Stand("cifar10-cpu", ("task.backbone=wrn-10-1",)),
+                WIDE100: Stand("cifar100-cpu", ("task.backbone=wrn-10-1",)),
+                DENSE10: Stand("cifar10-cpu"),
+                DENSE100: Stand("cifar100-cpu"),
+                TINY50: Stand("cifar100-cpu"),
+                TINY101: Stand("cifar100-cpu", ("task.backbone=resnet-20",)),
+            },
+            {CIFAR10: "cifar10", CIFAR100: "cifar100", SVHN: "fashion"},
+            seeds=1,
+            deviations=(
+                "a share of the training images, no augmentation, tens of epochs in place of hundreds",
+                "nothing is trained on SVHN, and Fashion-MNIST stands for it as an outside set",
+                "no vision transformer: without pretrained weights a small one would show nothing",
+                "corruptions are made from the test images, the published files are not used",
+            ),
+        ),
+        Tier(
+            "paper",
+            "the published protocol, for GPUs",
+            {
+                CIFAR10: Stand("cifar10"),
+                CIFAR100: Stand("cifar100"),
+                SVHN: Stand("svhn"),
+                TINY50: Stand("tiny-imagenet"),
+                TINY101: Stand("tiny-imagenet-101"),
+                WIDE10: Stand("cifar10-sgd"),
+                WIDE100: Stand("cifar100-sgd"),
+                DENSE10: Stand("cifar10-densenet"),
+                DENSE100: Stand("cifar100-densenet"),
+                VIT100: Stand("cifar100-vit", (), "the paper gives no schedule"),
+                VIT1000: Stand("imagenet", (), "the paper gives no schedule"),
+            },
+            {CIFAR10: "cifar10", CIFAR100: "cifar100", SVHN: "svhn"},
+            seeds=3,
+            keep=20,
+            deviations=(
+                "the paper does not say how many seeds it has",
+                "delta is 0.95 for every task: the paper recommends 0.91 to 0.99 and does not say which it used",
+                "probabilities are fused, as the paper writes; the released code fuses logits (`balcal-logits`)",
+                "corruptions are made from the test images, the published files are not used",
+            ),
+        ),
+    )
+}
+
+
+def tier(name: str) -> Tier:
+    if name not in TIERS:
+        raise BalcalError(unknown("tier", name, TIERS))
+    return TIERS[name]
