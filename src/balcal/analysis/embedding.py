@@ -10,15 +10,21 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from balcal.core import BalcalError
+
 PERPLEXITY = 30.0
 
 
-def tsne(features: Tensor, seed: int = 0) -> NDArray[np.float64]:
+def tsne(features: Tensor | NDArray[np.float64], seed: int = 0) -> NDArray[np.float64]:
     """(N, 2). The same numbers for the same features and seed on one machine."""
     from sklearn.manifold import TSNE
 
+    if len(features) < 4:
+        raise BalcalError(f"{len(features)} samples make no map: t-SNE needs at least 4")
     perplexity = min(PERPLEXITY, (len(features) - 1) / 3)
-    placed = TSNE(perplexity=perplexity, init="pca", random_state=seed).fit_transform(features.double().numpy())
+    placed = TSNE(perplexity=perplexity, init="pca", random_state=seed).fit_transform(
+        np.asarray(features, dtype=np.float64)
+    )
     return np.asarray(placed, dtype=np.float64)
 
 

@@ -39,7 +39,7 @@ from balcal.paper.figures import (
     TSNE_MORE,
 )
 from balcal.paper.items import Ask, Item
-from balcal.report.reliability import reliability_table
+from balcal.plots.tables import reliability_table
 from balcal.runs import Run
 
 Data = dict[str, Any]
@@ -62,7 +62,7 @@ def reliability(item: Item, answers: Answers) -> Data:
     told = {}
     for name, ask, run in runs_of(item, answers):
         _, test, _ = calibrated_predictions(run, as_method(run.recipe.method), answers.device)
-        table = {key: _listed(values) for key, values in reliability_table(test).items()}
+        table = {key: _listed(values) for key, values in vars(reliability_table(test)).items()}
         figures = {key: answers.mean(ask, key) for key in ("accuracy", "mean_confidence", "ece")}
         told[name] = {"bins": table, **figures}
     return told

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import Tensor
 
 from balcal import registry
-from balcal.core import Backbone, BalcalError, Outputs
+from balcal.analysis import embedding
+from balcal.analysis.activation import fused_maps
+from balcal.core import BalcalError
 from balcal.devices import pick_device
 from balcal.evaluate import batches_of, load_chosen, load_splits
 from balcal.metrics.bins import Floats
-from balcal.metrics.inputs import first_largest
-from balcal.model import Model, evaluating
+from balcal.model import evaluating
 from balcal.plots.sources import run_of
 from balcal.plots.style import INK, SERIES, Figure, figure
 from balcal.randomness import own_randomness
@@ -43,7 +43,7 @@ def tsne(
         run = run_of(told)
         features, labels = run_features(run, samples)
         classes = classes or registry.dataset(run.recipe.task.dataset).classes
-    points = embedded(np.asarray(features, dtype=np.float64), seed)
+    points = embedding.tsne(np.asarray(features, dtype=np.float64), seed)
     labels = np.asarray(labels)
     drawn = figure(5.6, 4.6)
     axes = drawn.subplots()
@@ -57,17 +57,6 @@ def tsne(
         )
         axes.annotate(name, np.median(members, axis=0), fontsize=8, color=INK, ha="center", va="center", weight="bold")
     return drawn
-
-
-def embedded(features: Floats, seed: int = 0) -> Floats:
-    """(N, 2): the same for the same seed."""
-    from sklearn.manifold import TSNE
-
-    if len(features) < 4:
-        raise BalcalError(f"{len(features)} samples make no map: t-SNE needs at least 4")
-    perplexity = min(30.0, (len(features) - 1) / 3)
-    points: Floats = TSNE(perplexity=perplexity, init="pca", random_state=seed).fit_transform(features)
-    return points
 
 
 def _shades(count: int) -> list[Any]:
@@ -97,7 +86,8 @@ def cam(told: Run | str | Path, samples: Sequence[int] = tuple(range(8)), of: Se
     dataset, test = registry.dataset(run.recipe.task.dataset), load_splits(run.recipe.task).test
     some = test.take(torch.as_tensor(list(samples)))
     inputs, labels = next(iter(batches_of(run, some, device).epoch(0)))
-    maps, picked, confidence = activation_maps(model, inputs, None if of is None else torch.as_tensor(list(of)))
+    maps, picked, confidence = fused_maps(model, inputs, None if of is None else torch.as_tensor(list(of)))
+    maps = (maps / maps.amax((1, 2), keepdim=True).clamp(min=1e-12)).cpu()
     columns = min(len(some), 8)
     drawn = figure(1.35 * columns, 1.75 * -(-len(some) // columns))
     grid = np.atleast_1d(drawn.subplots(-(-len(some) // columns), columns, squeeze=False)).ravel()
@@ -114,25 +104,3 @@ def cam(told: Run | str | Path, samples: Sequence[int] = tuple(range(8)), of: Se
 def _over(image: Tensor) -> dict[str, Any]:
     """A coarse map laid smoothly over the whole image."""
     return {"extent": (-0.5, image.shape[1] - 0.5, image.shape[0] - 0.5, -0.5), "interpolation": "bilinear"}
-
-
-def activation_maps(model: Model, inputs: Tensor, of: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-    """(maps (N, H, W) from 0 to 1, classes, their probabilities): Selvaraju et al., Grad-CAM, ICCV 2017.
-
-    map = relu(sum_c a_c A_c), a_c the mean over places of d log p_k / d A_c, A the backbone's feature map.
-    """
-    backbone = cast(Backbone, model.backbone)
-    with evaluating(cast(nn.Module, model)), torch.enable_grad():
-        feature_map = backbone.forward_features(inputs).detach().requires_grad_(True)
-        if feature_map.ndim != 4:
-            raise BalcalError(f"{type(backbone).__name__} has no feature map with places to look at, but tokens")
-        features = backbone.forward_head(feature_map, pre_logits=True)
-        outputs: Outputs = model.head(features, feature_map)
-        told = outputs.log_probs()
-        picked = first_largest(told.detach()) if of is None else of.to(told.device)
-        chosen = told.gather(1, picked[:, None])[:, 0]
-        (slope,) = torch.autograd.grad(chosen.sum(), feature_map)
-    weights = slope.mean((2, 3), keepdim=True)
-    seen = F.relu((weights * feature_map.detach()).sum(1))
-    seen = seen / seen.amax((1, 2), keepdim=True).clamp(min=1e-12)
-    return seen.cpu(), picked.cpu(), chosen.detach().exp().cpu()
