@@ -14,10 +14,10 @@ FLOORS = [
     ["methods", "tasks"],
     ["registry"],
     ["model", "optimise", "health", "progress"],
-    ["runs"],
+    ["runs", "features"],
     ["evaluate", "train", "stages", "report"],
     ["sessions", "posthoc"],
-    ["demo", "offline", "inventory", "beyond"],
+    ["demo", "offline", "inventory", "beyond", "retrofitting"],
     ["cli"],
     ["__main__"],
 ]

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from balcal.recipe import Method as Method
     from balcal.registry import backbone as backbone
     from balcal.registry import method as method
+    from balcal.retrofitting import retrofit as retrofit
     from balcal.sessions import fit as fit
 
 _HOMES = {
@@ -46,6 +47,7 @@ _HOMES = {
     "metrics": "metrics",
     "posthoc": "posthoc",
     "predict": "evaluate",
+    "retrofit": "retrofitting",
     "verdict": "metrics.verdict",
     "wrap": "model",
 }

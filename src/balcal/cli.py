@@ -114,6 +114,24 @@ def calibrate(
 
 
 @app.command()
+def retrofit(
+    run: Annotated[Path, typer.Argument(help="A finished run folder.")],
+    method: Annotated[str, typer.Option("--with", help="What to give it; see `balcal list methods`.")] = "balcal-auto",
+    set_: Set = None,
+    device: Device = None,
+    offline: Offline = False,
+    quiet: Quiet = False,
+    json: Json = False,
+) -> None:
+    """Keep a run's network as it is and train only what stands on it: a new run beside the old one, in seconds."""
+    from balcal.retrofitting import retrofit_run
+
+    figures = retrofit_run(run, method, set_ or [], device, quiet)
+    if figures is not None:
+        _print_figures(figures, json)
+
+
+@app.command()
 def data(
     name: Annotated[str | None, typer.Argument(help="A task or a data set; all of them if left out.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write a contact sheet to this .png.")] = None,
@@ -284,8 +302,11 @@ def _print_figures(figures: dict[str, Any], as_json: bool) -> None:
         return
     print(f"{figures['task']} {figures['method']} seed {figures['seed']}, epoch {figures['epoch'] + 1} chosen")
     print(Verdict(**figures["test"]))
-    if "against_uncalibrated" in figures:
-        print(f"\n{Comparison.of(figures['against_uncalibrated'])}")
+    for other in ("against_uncalibrated", "against_parent"):
+        if other in figures:
+            print(f"\n{Comparison.of(figures[other])}")
+    for remark in figures.get("remarks", []):
+        print(f"note: {remark}")
     for sentence in overlap_sentences(figures["data"]) if figures.get("data") else []:
         print(f"note: {sentence}")
     print(f"run: {figures['run']}")

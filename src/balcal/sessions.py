@@ -22,7 +22,7 @@ from balcal.progress import Progress
 from balcal.randomness import own_randomness, seed_torch
 from balcal.recipe import Plan, Recipe, fingerprint
 from balcal.runs import SAVE_EVERY_SECONDS, Folder, Memory, Run
-from balcal.stages import ParentRun, start_from
+from balcal.stages import ParentRun, start_from, without_detours
 from balcal.train import Session, run_epochs
 
 
@@ -146,7 +146,8 @@ def _train_run(run: Run, machine: Machine, progress: Progress, parent: ParentRun
     seen, plain = (Pixels.of(dataset, device, augment, recipe.task.side) for augment in (recipe.task.augment, "none"))
     train = MemoryBatches(splits.train.to(device), seen, plan.batch_size, recipe.seed, world.rank, world.size)
     val = MemoryBatches(splits.val.to(device), plain, 2 * plan.batch_size, None, world.rank, world.size)
-    run_epochs(Session(model, train, val, plan, recipe.seed, run, progress, world))
+    with without_detours(model, train, val) as (learn, check):
+        run_epochs(Session(model, learn, check, plan, recipe.seed, run, progress, world))
 
 
 def _tune_machine(device: torch.device) -> None:

