@@ -8,7 +8,7 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "balcal"
 FLOORS = [
     ["core"],
-    ["randomness", "files", "naming", "etf", "balance", "fitting", "stopping", "arrays"],
+    ["randomness", "files", "naming", "etf", "balance", "fitting", "stopping", "arrays", "monitoring"],
     ["metrics", "backbones", "data", "devices", "affine", "piecewise"],
     ["recipe", "tapping"],
     ["methods", "tasks"],
@@ -17,7 +17,7 @@ FLOORS = [
     ["runs", "features"],
     ["evaluate", "train", "stages", "report"],
     ["sessions", "posthoc"],
-    ["demo", "offline", "inventory", "beyond", "retrofitting"],
+    ["demo", "offline", "inventory", "beyond", "retrofitting", "shipping", "adapters"],
     ["cli"],
     ["__main__"],
 ]

@@ -132,6 +132,24 @@ def retrofit(
 
 
 @app.command()
+def export(
+    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    to: Annotated[str, typer.Option(help="onnx, torch-export or state")] = "onnx",
+    out: Annotated[Path | None, typer.Option(help="The file to write; in the run's folder if left out.")] = None,
+    method: Annotated[str | None, typer.Option("--with", help="A post-hoc method to put inside, for example ts.")] = None,
+    most: Annotated[int | None, typer.Option(help="Verify on so many test images; all if left out.")] = None,
+    offline: Offline = False,
+    json: Json = False,
+) -> None:
+    """One file that takes raw pixels and says calibrated probabilities; verified, with a card of what it claims."""
+    from balcal.shipping.card import in_markdown
+    from balcal.shipping.exporting import export_run
+
+    card = export_run(run, to, out, method, most)
+    print(_json.dumps(card, indent=2) if json else f"{in_markdown(card)}\nfile: {card['file']}")
+
+
+@app.command()
 def data(
     name: Annotated[str | None, typer.Argument(help="A task or a data set; all of them if left out.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write a contact sheet to this .png.")] = None,

@@ -22,18 +22,17 @@ from torch import nn
 from balcal import registry
 from balcal.core import Backbone, BalcalError, Record
 from balcal.data.batches import LoaderBatches
-from balcal.devices import current_world, pick_device
-from balcal.evaluate import calibrated_predictions, fit_posthoc, predict_batches, predictions_of
+from balcal.devices import pick_device
+from balcal.evaluate import calibrated_predictions, predict_batches, predictions_of
 from balcal.features import FeatureBatches, fed_with_features, keep_features
 from balcal.metrics.verdict import Comparison, Verdict, compare, verdict
 from balcal.model import Model, as_method, wrap
 from balcal.progress import Progress
 from balcal.randomness import generator, own_randomness, seed_torch
 from balcal.recipe import Method, Plan, Recipe
-from balcal.runs import Memory, Run
-from balcal.sessions import train_recipe
+from balcal.runs import Run
+from balcal.sessions import fit_batches, train_recipe
 from balcal.tapping import find_classifier
-from balcal.train import Session, run_epochs
 
 NAME = "retrofit"
 
@@ -94,8 +93,7 @@ def retrofit(
     progress = Progress(model.method.name, quiet)
     with fed_with_features(start), fed_with_features(model):
         before = predict_batches(start, check) if trained else None
-        history = run_epochs(Session(model, learn, check, plan, seed, Memory(), progress, current_world()))
-        model.posthoc = fit_posthoc(model, model.method.posthoc, check).to(device)
+        history = fit_batches(model, learn, check, plan, seed, progress)
         after = predict_batches(model, check)
     difference = compare(before, after, ("as it was", "retrofitted")) if before else None
     if difference:

@@ -12,7 +12,7 @@ import torch
 
 from balcal import registry
 from balcal.core import BalcalError, Record
-from balcal.data.batches import LoaderBatches, MemoryBatches, Pixels
+from balcal.data.batches import Batches, LoaderBatches, MemoryBatches, Pixels
 from balcal.data.roles import manifest, overlap_sentences
 from balcal.devices import World, current_world, joined_world, keep_freed_memory, pick_device
 from balcal.evaluate import evaluate, fit_posthoc, load_splits
@@ -21,7 +21,7 @@ from balcal.naming import unknown
 from balcal.progress import Progress
 from balcal.randomness import own_randomness, seed_torch
 from balcal.recipe import Plan, Recipe, fingerprint
-from balcal.runs import SAVE_EVERY_SECONDS, Folder, Memory, Run
+from balcal.runs import SAVE_EVERY_SECONDS, Folder, Memory, Run, Store
 from balcal.stages import ParentRun, start_from, without_detours
 from balcal.train import Session, run_epochs
 
@@ -59,14 +59,28 @@ def fit(
     world = current_world()
     progress = Progress(model.method.name, quiet or not world.first)
     if out is None:
-        history = run_epochs(Session(model, train, val, plan, seed, Memory(), progress, world))
-    else:
-        shapes = {name: list(tensor.shape) for name, tensor in model.state_dict().items()}
-        folder = Folder(Path(out), fingerprint([plan, model.method, seed, str(shapes)]), progress.note)
-        with folder.claimed() if world.first else nullcontext():
-            history = run_epochs(Session(model, train, val, plan, seed, folder, progress, world))
+        return fit_batches(model, train, val, plan, seed, progress)
+    shapes = {name: list(tensor.shape) for name, tensor in model.state_dict().items()}
+    folder = Folder(Path(out), fingerprint([plan, model.method, seed, str(shapes)]), progress.note)
+    with folder.claimed() if world.first else nullcontext():
+        return fit_batches(model, train, val, plan, seed, progress, folder)
+
+
+def fit_batches(
+    model: Model,
+    train: Batches,
+    val: Batches,
+    plan: Plan,
+    seed: int,
+    progress: Progress,
+    store: Store | None = None,
+) -> list[Record]:
+    """Train to the end, choose, and fit what comes after training."""
+    world = current_world()
+    history = run_epochs(Session(model, train, val, plan, seed, store or Memory(), progress, world))
     fitted = fit_posthoc(model, model.method.posthoc, val)
-    model.posthoc = world.told(fitted).to(device)  # whole: how many numbers it has may depend on what a process saw
+    model.posthoc = world.told(fitted).to(model.head.weights.device)
+    # whole: how many numbers it has may depend on what a process saw
     return history
 
 
