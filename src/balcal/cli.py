@@ -136,7 +136,9 @@ def export(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
     to: Annotated[str, typer.Option(help="onnx, torch-export or state")] = "onnx",
     out: Annotated[Path | None, typer.Option(help="The file to write; in the run's folder if left out.")] = None,
-    method: Annotated[str | None, typer.Option("--with", help="A post-hoc method to put inside, for example ts.")] = None,
+    method: Annotated[
+        str | None, typer.Option("--with", help="A post-hoc method to put inside, for example ts.")
+    ] = None,
     most: Annotated[int | None, typer.Option(help="Verify on so many test images; all if left out.")] = None,
     offline: Offline = False,
     json: Json = False,

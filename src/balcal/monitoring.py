@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -27,7 +28,11 @@ from balcal.core import BalcalError
 Floats = NDArray[np.float64]
 FRACTIONS = np.geomspace(0.02, 0.95, 10)
 """of the largest bet that cannot go bankrupt"""
+EMPTY = -1e9
+"""log of no money at all, as a number that JSON knows"""
 AT_ONCE = 1024
+LEAST = 100
+"""samples of a reference"""
 RECENT = 500
 """samples that the mean in an alarm looks back on, about"""
 FOR_REFERENCE = 0.2
@@ -61,10 +66,10 @@ class Watch:
     name: str
     low: float
     high: float
-    wealth: list[list[float]] = field(default_factory=lambda: [[-np.inf] * len(FRACTIONS)] * 2)
+    wealth: list[list[float]] = field(default_factory=lambda: [[EMPTY] * len(FRACTIONS) for _ in range(2)])
     """logarithms, for each gambler and each bet"""
     seen: int = 0
-    recent: float = float("nan")
+    recent: float = 0.0
     rung: list[str] = field(default_factory=list)
     """directions in which an alarm was given"""
 
@@ -156,10 +161,12 @@ class Monitor:
         if not 0 < alpha < 1:
             raise BalcalError(f"alpha must lie between 0 and 1, not {alpha}")
         c = _checked(confidences)
-        if len(c) < 100:
-            raise BalcalError(f"a reference of {len(c)} samples says too little: bring at least 100")
+        if len(c) < LEAST:
+            raise BalcalError(f"a reference of {len(c)} samples says too little: bring at least {LEAST}")
         right = None if correct is None else _outcomes(correct, c)
-        inner = np.unique(np.quantile(c, np.arange(1, bands) / bands)) if right is not None and bands > 1 else np.array([])
+        inner = (
+            np.unique(np.quantile(c, np.arange(1, bands) / bands)) if right is not None and bands > 1 else np.array([])
+        )
         self.edges = [float(edge) for edge in inner if c.min() < edge < c.max()]
         self.alpha, self.alarms = alpha, list[Alarm]()
         parts: dict[str, Floats] = {"confidence": c}
@@ -194,7 +201,7 @@ class Monitor:
     def _places(self) -> list[tuple[str, Callable[[Floats], NDArray[np.bool_]]]]:
         """Where calibration is watched: everywhere, and in bands of confidence."""
         bounds = [0.0, *self.edges, 1.0]
-        bands = list(zip(bounds, bounds[1:], strict=False)) if self.edges else []
+        bands = list(pairwise(bounds)) if self.edges else []
         places: list[tuple[str, Callable[[Floats], NDArray[np.bool_]]]] = [("calibration", lambda c: c >= 0)]
         for low, high in bands:
             name = f"calibration from {low:.3f} to {high:.3f}"
@@ -233,12 +240,16 @@ class Monitor:
 def _checked(confidences: ArrayLike) -> Floats:
     c = np.atleast_1d(np.asarray(confidences, dtype=np.float64))
     if c.ndim != 1 or not bool(np.all((c >= 0) & (c <= 1))):
-        raise BalcalError("confidences must be a list of numbers from 0 to 1: the largest probability of each prediction")
+        raise BalcalError(
+            "confidences must be a list of numbers from 0 to 1: the largest probability of each prediction"
+        )
     return c
 
 
 def _outcomes(correct: ArrayLike, confidences: Floats) -> Floats:
     right = np.atleast_1d(np.asarray(correct))
     if right.shape != confidences.shape or not bool(np.isin(right, (0, 1)).all()):
-        raise BalcalError("correct must say true or false (1 or 0) for each confidence: whether the prediction was right")
+        raise BalcalError(
+            "correct must say true or false (1 or 0) for each confidence: whether the prediction was right"
+        )
     return right.astype(np.float64)

@@ -6,16 +6,19 @@ import datetime
 from typing import Any
 
 from balcal.core import Predictions
+from balcal.monitoring import LEAST, Monitor
 from balcal.recipe import describe
 from balcal.runs import Run
 
 
-
-def card_of(run: Run, figures: dict[str, Any], test: Predictions, shape: tuple[int, ...], classes: Any) -> dict[str, Any]:
+def card_of(
+    run: Run, figures: dict[str, Any], test: Predictions, shape: tuple[int, ...], classes: Any
+) -> dict[str, Any]:
     """Plain data, from the figures of a run on its test role."""
     from balcal import __version__
 
-    confidence = test.log_probs.amax(1).exp().double()
+    top = test.log_probs.max(1)
+    confidence = top.values.exp().double().clamp(max=1.0)
     low, high = (round(float(confidence.quantile(q)), 4) for q in (0.01, 0.99))
     recipe = run.recipe
     return {
@@ -23,7 +26,12 @@ def card_of(run: Run, figures: dict[str, Any], test: Predictions, shape: tuple[i
         "balcal": __version__,
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "classes": list(classes),
-        "input": {"name": "images", "type": "uint8", "shape": ["N", *shape], "meaning": "raw pixels, 0 to 255, RGB or grey"},
+        "input": {
+            "name": "images",
+            "type": "uint8",
+            "shape": ["N", *shape],
+            "meaning": "raw pixels, 0 to 255, RGB or grey",
+        },
         "output": {"probs": "(N, K) float32", "log_probs": "(N, K) float32, their logarithms"},
         "calibration": {k: v for k, v in figures["test"].items() if k not in ("resamples", "seed")},
         "specification": figures["specification"]["ece"],
@@ -44,8 +52,14 @@ def card_of(run: Run, figures: dict[str, Any], test: Predictions, shape: tuple[i
             "posthoc": figures["posthoc"]["name"],
         },
         "recipe": describe(recipe),
+        "monitor": _reference(confidence.numpy(), (top.indices == test.labels).numpy()),
         "run": recipe.address(),
     }
+
+
+def _reference(confidences: Any, correct: Any) -> dict[str, Any] | None:
+    """What is normal, for `balcal.Monitor.of`; nothing, of too few samples."""
+    return Monitor(confidences, correct).as_dict() if len(confidences) >= LEAST else None
 
 
 def in_markdown(card: dict[str, Any]) -> str:
@@ -77,7 +91,7 @@ def in_markdown(card: dict[str, Any]) -> str:
         f"| accuracy | {percent(told['accuracy'])} | {bounds('accuracy')} |",
         f"| mean confidence | {percent(told['mean_confidence'])} | |",
         f"| ECE, {told['bins']} bins | {percent(told['ece'])} | {bounds('ece')} |",
-        f"| ECE of a perfect model on so many samples | {percent(told['floor_mean'])} | up to {percent(told['floor_high'])} |",
+        f"| ECE of a perfect model | {percent(told['floor_mean'])} | up to {percent(told['floor_high'])} |",
         f"| NLL | {told['nll']:.4f} | [{told['nll_interval'][0]:.4f}, {told['nll_interval'][1]:.4f}] |",
         "",
         f"**Where this holds.** For {card['valid']['for']}. Confidences from {card['valid']['confidences'][0]} to "
@@ -93,7 +107,7 @@ def in_markdown(card: dict[str, Any]) -> str:
         sizes = ", ".join(map(str, checked["batch_sizes"]))
         lines += [
             "",
-            f"Verified against the live model on {checked['images']:,} test images, in batches of {sizes}: no probability "
-            f"differs by more than {checked['largest_difference']:.1e}.",
+            f"Verified against the live model on {checked['images']:,} test images, in batches of {sizes}: no "
+            f"probability differs by more than {checked['largest_difference']:.1e}.",
         ]
     return "\n".join(lines) + "\n"

@@ -132,7 +132,10 @@ OPENERS = {".onnx": open_onnx, ".pt2": open_program, ".pt": open_state}
 
 
 def load(path: str | Path, posthoc: str | None = None, device: str | None = None) -> Model | Predictor:
-    """The model of a run folder (`posthoc="ts"` fits that on its calibration split), or a predictor of an exported file."""
+    """The model of a run folder, or a predictor of an exported file.
+
+    For a run, `posthoc="ts"` fits that on its calibration split.
+    """
     place = Path(path)
     if place.suffix not in OPENERS or place.is_dir():
         from balcal.evaluate import load as load_run
@@ -149,4 +152,4 @@ def load(path: str | Path, posthoc: str | None = None, device: str | None = None
     except BalcalError:
         raise
     except Exception as error:
-        raise BalcalError(f"{path} cannot be opened ({type(error).__name__}): it is damaged, or was not exported") from None
+        raise BalcalError(f"{path} cannot be opened ({type(error).__name__}): it is damaged") from None
