@@ -45,18 +45,18 @@ class Digits(LightningModule):
         self.log("val_acc", (logits.argmax(1) == y).float().mean())
 
     def configure_optimizers(self):
-        return torch.optim.Adam(self.parameters(), 3e-3)
+        return torch.optim.Adam(self.parameters(), 1e-2)
 
 
 def loaders():
     x, y = load_digits(return_X_y=True)
     x = torch.tensor(x / 16 + np.random.default_rng(0).normal(0, 0.3, x.shape), dtype=torch.float32)
     y = torch.tensor(y)
-    parts = [slice(0, 800), slice(800, 1300), slice(1300, None)]
+    parts = [slice(0, 300), slice(300, 800), slice(800, None)]
     return [DataLoader(TensorDataset(x[p], y[p]), batch_size=100, shuffle=p.start == 0) for p in parts]
 
 
-def trained(callbacks, tmp_path, epochs=8):
+def trained(callbacks, tmp_path, epochs=20):
     seed_everything(0)
     module = Digits()
     train, val, _ = loaders()
@@ -73,12 +73,12 @@ def test_a_callback_is_enough(method, tmp_path):
     head = module.head.head
     assert 0 < head.gamma <= 1
     assert head.gamma != 0.5, "the dial was set"
-    assert len(module.seen) == 8 * 8, "its own step ran"
+    assert len(module.seen) == 20 * 3, "its own step ran"
     x, y = next(iter(DataLoader(loaders()[2].dataset, batch_size=1000)))
     with torch.no_grad():
         told = module(x)
     torch.testing.assert_close(told.logsumexp(1), torch.zeros(len(x)), atol=1e-5, rtol=0)
-    assert balcal.verdict(log_probs=told, labels=y).accuracy > 0.85
+    assert balcal.verdict(log_probs=told, labels=y).accuracy > 0.6
     assert trainer.callback_metrics["gamma"] == pytest.approx(head.gamma)
     if method == "balcal-auto":
         x, y = loaders()[1].dataset.tensors

@@ -15,7 +15,6 @@ What is normal is learnt from a held-out reference; its own uncertainty is paid 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import Any, Literal
@@ -93,11 +92,11 @@ class Watch:
         return found
 
     def _mean(self, part: Floats) -> float:
-        old = min(self.seen, RECENT)
-        keep = old * (1 - 1 / RECENT) ** len(part)
-        weights = (1 - 1 / RECENT) ** np.arange(len(part))[::-1]
-        before = keep * self.recent if self.seen else 0.0
-        return float((before + weights @ part) / (keep + weights.sum()))
+        """Each sample weighs a little less than the one after it."""
+        fade = 1 - 1 / RECENT
+        before = RECENT * (1 - fade**self.seen) * fade ** len(part)
+        weights = fade ** np.arange(len(part))[::-1]
+        return float((before * self.recent + weights @ part) / (before + weights.sum()))
 
 
 def _unspent(t: NDArray[Any]) -> Floats:
@@ -147,7 +146,7 @@ class Monitor:
     >>> monitor.see(rng.beta(8, 1, 5000))
     []
     >>> print(monitor.see(rng.beta(8, 1, 1000) - 0.05)[0])
-    confidence went down: +0.855 lately, [+0.881, +0.894] expected; certain after 5,331 samples
+    confidence went down: +0.87... lately, [+0.88..., +0.89...] expected; certain after 5,0... samples
     """
 
     def __init__(
@@ -171,8 +170,7 @@ class Monitor:
         self.alpha, self.alarms = alpha, list[Alarm]()
         parts: dict[str, Floats] = {"confidence": c}
         if right is not None:
-            gaps = (right - c + 1) / 2
-            parts |= {name: gaps[chosen(c)] for name, chosen in self._places()}
+            parts |= self._gaps(c, right)
         delta = alpha * FOR_REFERENCE / (2 * len(parts))
         self.watches = [
             Watch(
@@ -195,18 +193,16 @@ class Monitor:
     def learn(self, confidences: ArrayLike, correct: ArrayLike) -> list[Alarm]:
         """Predictions whose labels have arrived: how confident they were, and whether they were right."""
         c = _checked(confidences)
-        gaps = (_outcomes(correct, c) - c + 1) / 2
-        return self._fed({name: gaps[chosen(c)] for name, chosen in self._places()})
+        return self._fed(self._gaps(c, _outcomes(correct, c)))
 
-    def _places(self) -> list[tuple[str, Callable[[Floats], NDArray[np.bool_]]]]:
-        """Where calibration is watched: everywhere, and in bands of confidence."""
-        bounds = [0.0, *self.edges, 1.0]
-        bands = list(pairwise(bounds)) if self.edges else []
-        places: list[tuple[str, Callable[[Floats], NDArray[np.bool_]]]] = [("calibration", lambda c: c >= 0)]
-        for low, high in bands:
-            name = f"calibration from {low:.3f} to {high:.3f}"
-            places.append((name, lambda c, low=low, high=high: (c > low) & (c <= high) | ((c == 0) & (low == 0))))
-        return places
+    def _gaps(self, c: Floats, right: Floats) -> dict[str, Floats]:
+        """By how much being right exceeds confidence, from [-1, 1] to [0, 1]: everywhere, and in bands of confidence."""
+        gaps = (right - c + 1) / 2
+        parts = {"calibration": gaps}
+        for low, high in pairwise([0.0, *self.edges, 1.0]) if self.edges else ():
+            inside = (c > low) & (c <= high) | (c == low) & (low == 0)
+            parts[f"calibration from {low:.3f} to {high:.3f}"] = gaps[inside]
+        return parts
 
     def _fed(self, parts: dict[str, Floats]) -> list[Alarm]:
         new = []

@@ -129,7 +129,7 @@ class BalCALClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         X = validate_data(self, X, reset=False, dtype=np.float64, allow_nd=self.backbone is not None)
         rows = torch.tensor(X)
         with torch.no_grad():
-            probs = torch.cat([self.model_(part) for part in rows.split(AT_ONCE)]).exp()
+            probs = torch.cat([self.model_(part) for part in torch.split(rows, AT_ONCE)]).exp()
         return (probs / probs.sum(1, keepdim=True)).numpy()
 
     def predict(self, X: Any) -> NDArray[Any]:  # noqa: N803

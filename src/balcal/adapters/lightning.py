@@ -8,7 +8,8 @@ calibrated log-probabilities. Methods that balance on validation count the modul
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 from balcal.adapters.seat import Seated
@@ -42,13 +43,18 @@ class Calibrated(Callback):  # type: ignore[misc]
         if self.seated is None:
             part = pl_module.get_submodule(self.network) if self.network else pl_module
             self.seated = Seated(part, self.method, self.num_classes)
-            vars(pl_module)["training_step"] = partial(self._step, pl_module.training_step)
+            vars(pl_module)["training_step"] = self._around(pl_module.training_step)
 
-    def _step(self, own: Any, batch: Any, *more: Any, **named: Any) -> Any:
-        """The module's step, then the method's loss in place of its own."""
-        told = own(batch, *more, **named)
-        loss = self._seated.loss(batch[self.labels])
-        return {**told, "loss": loss} if isinstance(told, dict) else loss
+    def _around(self, own: Callable[..., Any]) -> Callable[..., Any]:
+        """The module's step, then the method's loss in place of its own. Lightning reads the signature: it stays."""
+
+        @wraps(own)
+        def step(batch: Any, *more: Any, **named: Any) -> Any:
+            told = own(batch, *more, **named)
+            loss = self._seated.loss(batch[self.labels])
+            return {**told, "loss": loss} if isinstance(told, dict) else loss
+
+        return step
 
     @property
     def _seated(self) -> Seated:

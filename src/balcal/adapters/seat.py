@@ -77,12 +77,8 @@ class Seated:
         self.seat = Seat(head, self.method.posthoc.identity(self.num_classes)).to(classifier.weight.device)
         where, _, name = path.rpartition(".")
         network.get_submodule(where).register_module(name, self.seat)
-        self.backbone = network
+        self.backbone, self.head = network, head
         self._sums: Sums | None = None
-
-    @property
-    def head(self) -> Head:
-        return self.seat.head
 
     def loss(self, labels: Tensor) -> Tensor:
         """Of the batch that the network has just seen; counted for the dials if they are set on such batches."""

@@ -33,7 +33,7 @@ class Deployed(nn.Module):
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         seen = (images.to(self.scale.dtype) * self.scale - self.shift).permute(0, 3, 1, 2)
         if self.rows is not None:
-            seen = self.rows @ seen @ self.columns.mT  # type: ignore[operator, union-attr]
+            seen = self.rows @ seen @ self.columns.mT  # type: ignore[operator]
         log_probs: Tensor = self.model(seen)
         return log_probs.exp(), log_probs
 
