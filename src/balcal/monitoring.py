@@ -196,7 +196,7 @@ class Monitor:
         return self._fed(self._gaps(c, _outcomes(correct, c)))
 
     def _gaps(self, c: Floats, right: Floats) -> dict[str, Floats]:
-        """By how much being right exceeds confidence, from [-1, 1] to [0, 1]: everywhere, and in bands of confidence."""
+        """How far being right exceeds confidence, from [-1, 1] to [0, 1]: everywhere, and in bands of confidence."""
         gaps = (right - c + 1) / 2
         parts = {"calibration": gaps}
         for low, high in pairwise([0.0, *self.edges, 1.0]) if self.edges else ():
