@@ -76,15 +76,16 @@ def test_text_by_balcal_auto(tmp_path):
     assert {name for name in plain if not name.startswith("classifier.")} <= set(model.state_dict())
     model.load_state_dict(plain)
     val = sentences(400, 1)
-    trainer = trainer_of(model, calibrated, sentences(1000, 0), val, tmp_path, num_train_epochs=6)
+    trainer = trainer_of(model, calibrated, sentences(250, 0), val, tmp_path, num_train_epochs=20)
     trainer.train()
-    assert len(calibrated.records) == 6
+    assert len(calibrated.records) == 20
     assert model.classifier.head.gamma == pytest.approx(calibrated.records[-1]["gamma"])
     told = trainer.predict(val)
     log_probs = torch.tensor(told.predictions)
     torch.testing.assert_close(log_probs.logsumexp(1), torch.zeros(400), atol=1e-5, rtol=0)
     found = balcal.verdict(log_probs=log_probs, labels=told.label_ids)
-    assert found.accuracy > 0.65
+    assert found.accuracy > 0.5
+    assert model.classifier.head.gamma < 1, "250 sentences were learnt by heart"
     assert abs(found.gap) < 0.02, "balanced on these very samples"
     calibrated.calibrate(told.predictions, told.label_ids, "ts")
     after = balcal.verdict(log_probs=torch.tensor(trainer.predict(val).predictions), labels=told.label_ids)

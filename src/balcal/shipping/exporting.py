@@ -90,7 +90,7 @@ def _traced(kind: Kind, deployed: Deployed, name: str) -> Any:
         raise
     except Exception as error:
         raise BalcalError(
-            f"`{name}` cannot be made a graph ({type(error).__name__}: {str(error).splitlines()[0][:120]}): "
+            f"`{name}` cannot be made a graph of this kind ({type(error).__name__}): "
             "export it with --to state, or with another post-hoc method"
         ) from error
 
