@@ -1,6 +1,8 @@
 """The house keeps its order: imports point one way, and nobody imports what cannot be had."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,17 +10,17 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "balcal"
 FLOORS = [
     ["core"],
-    ["randomness", "files", "naming", "etf", "balance", "fitting", "stopping", "arrays"],
+    ["randomness", "files", "naming", "etf", "balance", "fitting", "stopping", "arrays", "monitoring"],
     ["metrics", "backbones", "data", "devices", "affine", "piecewise"],
     ["recipe", "tapping"],
     ["methods", "tasks"],
     ["registry"],
     ["model", "optimise", "health", "progress", "trackers"],
-    ["runs"],
+    ["runs", "features"],
     ["evaluate", "train", "stages"],
     ["sessions", "posthoc", "analysis"],
     ["plots"],
-    ["demo", "offline", "inventory", "beyond", "arena"],
+    ["demo", "offline", "inventory", "beyond", "arena", "retrofitting", "shipping", "adapters"],
     ["report", "paper"],
     ["cli"],
     ["__main__"],
@@ -44,6 +46,16 @@ def test_imports_point_one_way(path):
         assert not name.startswith("torchvision")
         if name.startswith("balcal.") and (other := name.split(".")[1]) != room and other != "__version__":
             assert FLOOR[other] < FLOOR[room], f"{room} may not import {other}"
+
+
+OPTIONAL = ["onnx", "onnxruntime", "onnxscript", "lightning", "pytorch_lightning", "transformers", "accelerate", "timm"]
+
+
+def test_no_name_of_ours_brings_an_optional_library():
+    probe = "import sys, balcal\nfor name in balcal.__all__: getattr(balcal, name)\n"
+    probe += f"found = set({OPTIONAL}) & set(sys.modules)\nassert not found, found"
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_loop_knows_no_method_by_name():

@@ -215,6 +215,44 @@ def report(
 
 
 @app.command()
+def retrofit(
+    run: Annotated[Path, typer.Argument(help="A finished run folder.")],
+    method: Annotated[str, typer.Option("--with", help="What to give it; see `balcal list methods`.")] = "balcal-auto",
+    set_: Set = None,
+    device: Device = None,
+    offline: Offline = False,
+    quiet: Quiet = False,
+    json: Json = False,
+) -> None:
+    """Keep a run's network as it is and train only what stands on it: a new run beside the old one, in seconds."""
+    from balcal.retrofitting import retrofit_run
+
+    figures = retrofit_run(run, method, set_ or [], device, quiet)
+    if figures is not None:
+        _print_figures(figures, json)
+
+
+@app.command()
+def export(
+    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    to: Annotated[str, typer.Option(help="onnx, torch-export or state")] = "onnx",
+    out: Annotated[Path | None, typer.Option(help="The file to write; in the run's folder if left out.")] = None,
+    method: Annotated[
+        str | None, typer.Option("--with", help="A post-hoc method to put inside, for example ts.")
+    ] = None,
+    most: Annotated[int | None, typer.Option(help="Verify on so many test images; all if left out.")] = None,
+    offline: Offline = False,
+    json: Json = False,
+) -> None:
+    """One file that takes raw pixels and says calibrated probabilities; verified, with a card of what it claims."""
+    from balcal.shipping.card import in_markdown
+    from balcal.shipping.exporting import export_run
+
+    card = export_run(run, to, out, method, most)
+    print(_json.dumps(card, indent=2) if json else f"{in_markdown(card)}\nfile: {card['file']}")
+
+
+@app.command()
 def data(
     name: Annotated[str | None, typer.Argument(help="A task or a data set; all of them if left out.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write a contact sheet to this .png.")] = None,
@@ -419,8 +457,11 @@ def _print_figures(figures: dict[str, Any], as_json: bool) -> None:
         return
     print(f"{figures['task']} {figures['method']} seed {figures['seed']}, epoch {figures['epoch'] + 1} chosen")
     print(Verdict(**figures["test"]))
-    if "against_uncalibrated" in figures:
-        print(f"\n{Comparison.of(figures['against_uncalibrated'])}")
+    for other in ("against_uncalibrated", "against_parent"):
+        if other in figures:
+            print(f"\n{Comparison.of(figures[other])}")
+    for remark in figures.get("remarks", []):
+        print(f"note: {remark}")
     for sentence in overlap_sentences(figures["data"]) if figures.get("data") else []:
         print(f"note: {sentence}")
     print(f"run: {figures['run']}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, cast
 
@@ -10,7 +10,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from balcal import registry
-from balcal.core import Backbone, BalcalError, Outputs, OutputsMap, Parent, Record, Sums, check_labels
+from balcal.core import Backbone, BalcalError, Outputs, OutputsMap, Parent, Record, Sums, Term, check_labels
 from balcal.devices import World, current_world
 from balcal.methods.vanilla import VANILLA
 from balcal.recipe import Method, Recipe
@@ -113,6 +113,11 @@ def batch_loss(
         counted = [(term.outputs, term.labels) for term in terms if term.counts]
         for seen, true in counted or [(as_in_use(network, images), labels)]:
             method.tally.add(sums, seen, true)
+    return terms_loss(method, outputs, terms)
+
+
+def terms_loss(method: Method, outputs: Outputs, terms: Sequence[Term]) -> Tensor:
+    """Over terms and branches, each by its weight; then the penalty."""
     total = torch.as_tensor(outputs.penalty)
     for term in terms:
         for share, logits in zip(term.outputs.loss_weights, term.outputs.logits, strict=True):

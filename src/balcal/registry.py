@@ -19,7 +19,7 @@ from balcal.data.dataset import Dataset
 from balcal.data.foreign import foreign, is_foreign
 from balcal.methods.vanilla import VANILLA
 from balcal.naming import unknown
-from balcal.recipe import ROLES, Method, Recipe, Task
+from balcal.recipe import ROLES, THE_REST, Method, Recipe, Task
 from balcal.tasks.foreign import foreign_task
 
 KINDS = {
@@ -31,6 +31,7 @@ KINDS = {
 }
 _FOLDERS = {"datasets": "data"}
 FOR_PARENT = "parent."
+PARENT_METHOD = "parent.method"
 
 
 @cache
@@ -95,7 +96,8 @@ def task(name: str) -> Task:
 def recipe(task_name: str, method_name: str, seed: int = 0, overrides: Iterable[str] = ()) -> Recipe:
     """A recipe by names: each part's own settings and those that the task has tuned for it, then the overrides on top.
 
-    `plan` and `task` overrides hold for a parent's run as well; `parent.plan.epochs=9` is for the parent alone.
+    `plan` and `task` overrides hold for a parent's run as well; `parent.plan.epochs=9` is for the parent alone, and
+    `parent.method=fl` starts from another method's run than usual.
     """
     made = Recipe(task(task_name), method(method_name), seed)
     for part in map(str.strip, method_name.split("+")):
@@ -111,6 +113,12 @@ def recipe(task_name: str, method_name: str, seed: int = 0, overrides: Iterable[
             made = override(made, path.strip(), value.strip())
         elif made.method.starts_from is None:
             raise BalcalError(f"`{path}` cannot be set: method `{method_name}` does not start from another run")
+        elif path.strip() == PARENT_METHOD:
+            if made.method.parent == THE_REST:
+                raise BalcalError(
+                    f"`{path}` cannot be set: `{method_name}` starts from the run of what it is joined with"
+                )
+            made = replace(made, method=replace(made.method, parent=value.strip()))
     made = replace(made, overrides=overrides)
     return replace(made, parent=_parent_of(made))
 
@@ -122,7 +130,8 @@ def _parent_of(child: Recipe) -> Recipe | None:
         return None
     shared = {"plan", "task", *(role for role in changes if changes[role] in name.split("+"))}
     settings = [text for text in child.overrides if text.split(".")[0] in shared]
-    settings += [text.removeprefix(FOR_PARENT) for text in child.overrides if text.startswith(FOR_PARENT)]
+    alone = [text for text in child.overrides if text.startswith(FOR_PARENT)]
+    settings += [text.removeprefix(FOR_PARENT) for text in alone if text.partition("=")[0].strip() != PARENT_METHOD]
     settings += getattr(child.method.before_epoch, "parent_settings", ())
     return recipe(child.task.name, name, child.seed, settings)
 
@@ -174,7 +183,7 @@ def _changed(record: Any, root: str, name: str, value: Any) -> Any:
             raise BalcalError(f"`{root}.{name}` cannot be set: {record} has no settings")
         raise BalcalError(unknown(f"setting of `{root}`", name, settable))
     wanted = get_type_hints(type(record))[name]
-    if isinstance(value, str) and value.lower() in ("none", "null"):
+    if isinstance(value, str) and value.lower() in ("none", "null") and "'none'" not in str(wanted):
         value = None
     if isinstance(value, str) and "tuple" in str(wanted):
         value = [part for part in value.strip("()[] ").split(",") if part.strip()]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -13,7 +13,7 @@ import torch
 
 from balcal import registry
 from balcal.core import BalcalError, Record
-from balcal.data.batches import LoaderBatches, MemoryBatches, Pixels
+from balcal.data.batches import Batches, LoaderBatches, MemoryBatches, Pixels
 from balcal.data.roles import manifest, overlap_sentences
 from balcal.devices import World, current_world, joined_world, keep_freed_memory, pick_device
 from balcal.evaluate import evaluate, fit_posthoc, load_splits
@@ -22,8 +22,8 @@ from balcal.naming import unknown
 from balcal.progress import Progress
 from balcal.randomness import own_randomness, seed_torch
 from balcal.recipe import Plan, Recipe, describe, fingerprint, flattened
-from balcal.runs import SAVE_EVERY_SECONDS, Folder, Memory, Run
-from balcal.stages import ParentRun, start_from
+from balcal.runs import SAVE_EVERY_SECONDS, Folder, Memory, Run, Store
+from balcal.stages import ParentRun, start_from, without_detours
 from balcal.trackers import Tracked, Trackers, check_trackers
 from balcal.train import Session, run_epochs
 
@@ -66,16 +66,33 @@ def fit(
     told = Tracked(f"{model.method.name}-seed{seed}", flattened({"plan": describe(plan)}))
     if out is None:
         trackers.start(told)
-        history = run_epochs(Session(model, train, val, plan, seed, Memory(), progress, world, trackers.epoch))
+        history = fit_batches(model, train, val, plan, seed, progress, told=trackers.epoch)
     else:
         shapes = {name: list(tensor.shape) for name, tensor in model.state_dict().items()}
         folder = Folder(Path(out), fingerprint([plan, model.method, seed, str(shapes)]), progress.note)
         with folder.claimed() if world.first else nullcontext():
             trackers.start(replace(told, name=folder.path.name, epochs=folder.epochs()))
-            history = run_epochs(Session(model, train, val, plan, seed, folder, progress, world, trackers.epoch))
+            history = fit_batches(model, train, val, plan, seed, progress, folder, trackers.epoch)
     trackers.finish({})
+    return history
+
+
+def fit_batches(
+    model: Model,
+    train: Batches,
+    val: Batches,
+    plan: Plan,
+    seed: int,
+    progress: Progress,
+    store: Store | None = None,
+    told: Callable[[Record], None] = lambda record: None,
+) -> list[Record]:
+    """Train to the end, choose, and fit what comes after training."""
+    world = current_world()
+    history = run_epochs(Session(model, train, val, plan, seed, store or Memory(), progress, world, told))
     fitted = fit_posthoc(model, model.method.posthoc, val)
-    model.posthoc = world.told(fitted).to(device)  # whole: how many numbers it has may depend on what a process saw
+    model.posthoc = world.told(fitted).to(model.head.weights.device)
+    # whole: how many numbers it has may depend on what a process saw
     return history
 
 
@@ -180,7 +197,8 @@ def _train_run(run: Run, machine: Machine, progress: Progress, parent: ParentRun
     val = MemoryBatches(splits.val.to(device), plain, 2 * plan.batch_size, None, world.rank, world.size)
     begun = time.monotonic()
     try:
-        run_epochs(Session(model, train, val, plan, recipe.seed, run, progress, world, trackers.epoch))
+        with without_detours(model, train, val) as (learn, check):
+            run_epochs(Session(model, learn, check, plan, recipe.seed, run, progress, world, trackers.epoch))
     finally:
         if world.first:
             run.write_json("seconds.json", [*run.seconds(), round(time.monotonic() - begun, 3)])

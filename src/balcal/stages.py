@@ -1,13 +1,16 @@
-"""Trainings that start from another run: its epochs, and what of them a new model takes over."""
+"""Trainings that start from another run: its epochs, what of them a new model takes over, and what it need not redo."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 
-from torch import Tensor
+from torch import Tensor, nn
 
+from balcal.data.batches import Batches, MemoryBatches
 from balcal.devices import World
+from balcal.features import FeatureBatches, fed_with_features, keep_features
 from balcal.model import Model, as_method
 from balcal.recipe import Recipe
 from balcal.runs import Run
@@ -36,10 +39,37 @@ class ParentRun:
 
 
 def start_from(model: Model, parent: ParentRun, recipe: Recipe) -> None:
-    """The body of the parent's chosen epoch; its head as well, if the recipe has the same kind of head."""
+    """The body of the parent's chosen epoch; its head as well, if the recipe has the same kind of head.
+
+    Of another kind of head a method may ask to keep the classifier.
+    """
     model.parent = parent
     weights = parent.weights(parent.chosen)
     same_head = parent.run.recipe.method.head == recipe.method.head
-    for name, part in (("backbone.", model.backbone), ("head.", model.head if same_head else None)):
-        if part is not None:
-            part.load_state_dict({k.removeprefix(name): w for k, w in weights.items() if k.startswith(name)})
+    parts: dict[str, nn.Module] = {"backbone.": model.backbone}
+    if same_head:
+        parts["head."] = model.head
+    elif getattr(recipe.method.before_epoch, "keeps_classifier", False):
+        classifier = getattr(model.head, "classifier", None)
+        theirs = weights.get("head.classifier.weight")
+        if classifier is not None and theirs is not None and theirs.shape == classifier.weight.shape:
+            parts["head.classifier."] = classifier
+    for name, part in parts.items():
+        part.load_state_dict({k.removeprefix(name): w for k, w in weights.items() if k.startswith(name)})
+
+
+@contextmanager
+def without_detours(model: Model, train: MemoryBatches, val: MemoryBatches) -> Iterator[tuple[Batches, Batches]]:
+    """If the body keeps still and images come as they are, the batches to train with are of features, computed once."""
+    still = getattr(model.method.before_epoch, "still", False)
+    if not still or "mix" in model.method.changes or train.pixels.augment != "none":
+        yield train, val
+        return
+    kept = _of_features(model, train), _of_features(model, val)
+    with fed_with_features(model):
+        yield kept
+
+
+def _of_features(model: Model, batches: MemoryBatches) -> FeatureBatches:
+    features, labels = keep_features(model, replace(batches, seed=None, rank=0, size=1))
+    return FeatureBatches(features, labels, batches.batch_size, batches.seed, batches.rank, batches.size)

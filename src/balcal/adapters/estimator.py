@@ -1,0 +1,158 @@
+"""A calibrated classifier in the manner of scikit-learn.
+
+    BalCALClassifier(method="balcal-auto").fit(X, y).predict_proba(X_new)
+
+It goes where estimators go: pipelines, cross-validation, `CalibrationDisplay`.
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+from torch import Tensor, nn
+
+from balcal import registry
+from balcal.devices import pick_device
+from balcal.features import FeatureBatches
+from balcal.model import Model, wrap
+from balcal.progress import Progress
+from balcal.randomness import generator, own_randomness, seed_torch
+from balcal.recipe import Plan
+from balcal.sessions import fit_batches
+
+AT_ONCE = 4096
+"""rows to predict in one go"""
+
+
+class Standardised(nn.Module):
+    """Columns with mean 0 and deviation 1, as the training rows had them."""
+
+    mean: Tensor
+    scale: Tensor
+
+    def __init__(self, rows: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("mean", rows.mean(0))
+        spread = rows.std(0, unbiased=False)
+        self.register_buffer("scale", torch.where(spread > 0, spread, torch.ones_like(spread)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x - self.mean) / self.scale
+
+
+def small_mlp(rows: Tensor, num_classes: int, hidden: tuple[int, ...]) -> nn.Sequential:
+    """For tables: standardised columns, hidden layers with ReLU, a linear classifier."""
+    layers: list[nn.Module] = [Standardised(rows)]
+    width = rows.shape[1]
+    for size in hidden:
+        layers += [nn.Linear(width, size), nn.ReLU()]
+        width = size
+    return nn.Sequential(*layers, nn.Linear(width, num_classes))
+
+
+class BalCALClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """Any method on any network, as an estimator.
+
+    `backbone`: none, a small network for tables (`hidden`); an `nn.Module` classifier for rows of your own kind, copied
+    for every fit; or the name of a backbone, for images (N, C, H, W). A share `validation_fraction` of the rows, drawn
+    per class, chooses the epoch and solves gamma where the method asks for it; of too few rows for that, all do.
+
+    >>> X = np.random.default_rng(0).normal(size=(300, 2))
+    >>> model = BalCALClassifier(random_state=0).fit(X, np.where(X[:, 0] > X[:, 1], "over", "under"))
+    >>> model.predict([[2.0, -1.0], [0.0, 3.0]]).tolist()
+    ['over', 'under']
+    """
+
+    def __init__(
+        self,
+        method: str = "balcal-auto",
+        backbone: nn.Module | str | None = None,
+        hidden: tuple[int, ...] = (64, 64),
+        epochs: int = 40,
+        batch_size: int = 64,
+        lr: float = 1e-2,
+        weight_decay: float = 0.0,
+        validation_fraction: float = 0.2,
+        device: str | None = None,
+        random_state: Any = None,
+    ) -> None:
+        self.method = method
+        self.backbone = backbone
+        self.hidden = hidden
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.lr = lr
+        self.weight_decay = weight_decay
+        self.validation_fraction = validation_fraction
+        self.device = device
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any) -> BalCALClassifier:  # noqa: N803
+        X, y = validate_data(self, X, y, dtype=np.float64, allow_nd=self.backbone is not None)
+        y = column_or_1d(y, warn=True)
+        check_classification_targets(y)
+        self.classes_, encoded = np.unique(y, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise ValueError(f"a classifier needs at least 2 classes, and y has one class: {self.classes_[0]!r}")
+        seed = int(check_random_state(self.random_state).randint(2**31))
+        device = pick_device(self.device or "cpu")
+        rows, labels = torch.tensor(X, dtype=torch.float32), torch.tensor(encoded)
+        train, val = self._divided(labels, seed)
+        with own_randomness():
+            seed_torch(seed, "weights")
+            model = self._model(rows[train]).to(device)
+        learn, check = (rows[part].to(device) for part in (train, val))
+        size = min(self.batch_size, len(train))
+        plan = Plan(self.epochs, size, "adamw", self.lr, weight_decay=self.weight_decay, schedule="cosine")
+        self.history_ = fit_batches(
+            model,
+            FeatureBatches(learn, labels[train].to(device), size, seed),
+            FeatureBatches(check, labels[val].to(device), AT_ONCE),
+            plan,
+            seed,
+            Progress(self.method, quiet=True),
+        )
+        self.model_ = model.double().cpu().eval()
+        return self
+
+    def predict_proba(self, X: Any) -> NDArray[np.float64]:  # noqa: N803
+        """In float64, so that a row's answer does not depend on its neighbours."""
+        check_is_fitted(self, "model_")
+        X = validate_data(self, X, reset=False, dtype=np.float64, allow_nd=self.backbone is not None)
+        rows = torch.tensor(X)
+        with torch.no_grad():
+            probs = torch.cat([self.model_(part) for part in torch.split(rows, AT_ONCE)]).exp()
+        return (probs / probs.sum(1, keepdim=True)).numpy()
+
+    def predict(self, X: Any) -> NDArray[Any]:  # noqa: N803
+        best = self.predict_proba(X).argmax(1)
+        chosen: NDArray[Any] = self.classes_[best]
+        return chosen
+
+    def _divided(self, labels: Tensor, seed: int) -> tuple[Tensor, Tensor]:
+        """Rows to learn from and rows to check on; the same ones, if there are not two of each class to check on."""
+        n, k = len(labels), len(self.classes_)
+        order = torch.randperm(n, generator=generator(seed, "split"))
+        held = [order[labels[order] == c] for c in range(k)]
+        val = torch.cat([rows[: round(len(rows) * self.validation_fraction)] for rows in held])
+        if len(val) < 2 * k:
+            return torch.arange(n), torch.arange(n)
+        chosen = torch.zeros(n, dtype=torch.bool)
+        chosen[val] = True
+        return (~chosen).nonzero()[:, 0], chosen.nonzero()[:, 0]
+
+    def _model(self, rows: Tensor) -> Model:
+        k = len(self.classes_)
+        if self.backbone is None:
+            return wrap(small_mlp(rows, k, self.hidden), k, self.method)
+        if isinstance(self.backbone, str):
+            return wrap(registry.backbone(self.backbone, rows.shape[1]), k, self.method)
+        return wrap(deepcopy(self.backbone), k, self.method)

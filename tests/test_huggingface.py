@@ -1,0 +1,121 @@
+"""A text and an image classifier of transformers, built from their configs, trained by the real Trainer."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_digits
+
+import balcal
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    pytest.importorskip("transformers", reason="transformers is not here: pip install 'balcal[huggingface]'")
+    pytest.importorskip("accelerate", reason="accelerate is not here: pip install 'balcal[huggingface]'")
+    from transformers import (
+        BertConfig,
+        BertForSequenceClassification,
+        Trainer,
+        TrainingArguments,
+        ViTConfig,
+        ViTForImageClassification,
+    )
+
+    from balcal.adapters.huggingface import Calibrated
+
+
+def sentences(n, seed):
+    """Which of three words occurs most among fifteen, with one label in ten wrong: text made on the spot."""
+    rng = np.random.default_rng(seed)
+    ids = rng.integers(1, 4, (n, 15)) + rng.integers(0, 2, (n, 15)) * 10
+    labels = np.array([np.bincount(row[row < 4], minlength=4)[1:].argmax() for row in ids])
+    labels = np.where(rng.random(n) < 0.1, rng.integers(0, 3, n), labels)
+    return [{"input_ids": torch.tensor(i), "labels": torch.tensor(y)} for i, y in zip(ids, labels, strict=True)]
+
+
+def bert():
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
+    return BertForSequenceClassification(BertConfig(vocab_size=20, num_labels=3, max_position_embeddings=20, **sizes))
+
+
+def vit():
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
+    return ViTForImageClassification(ViTConfig(image_size=8, patch_size=4, num_channels=1, num_labels=10, **sizes))
+
+
+def digits():
+    x, y = load_digits(return_X_y=True)
+    x = torch.tensor(x / 16, dtype=torch.float32).reshape(-1, 1, 8, 8)
+    return [{"pixel_values": i, "labels": torch.tensor(k)} for i, k in zip(x, y, strict=True)]
+
+
+def trainer_of(model, calibrated, train, val, folder, **more):
+    settings = {"per_device_train_batch_size": 50, "per_device_eval_batch_size": 200, "learning_rate": 5e-3}
+    arguments = TrainingArguments(
+        folder, eval_strategy="epoch", save_strategy="no", report_to=[], use_cpu=True, disable_tqdm=True, seed=0,
+        **(settings | more),
+    )  # fmt: skip
+    return Trainer(
+        model,
+        arguments,
+        train_dataset=train,
+        eval_dataset=val,
+        compute_loss_func=calibrated.loss,
+        callbacks=[calibrated],
+    )
+
+
+def test_text_by_balcal_auto(tmp_path):
+    model = bert()
+    plain = {name: tensor.clone() for name, tensor in bert().state_dict().items()}
+    calibrated = Calibrated(model, "balcal-auto")
+    assert {name for name in plain if not name.startswith("classifier.")} <= set(model.state_dict())
+    model.load_state_dict(plain)
+    val = sentences(400, 1)
+    trainer = trainer_of(model, calibrated, sentences(250, 0), val, tmp_path, num_train_epochs=20)
+    trainer.train()
+    assert len(calibrated.records) == 20
+    assert model.classifier.head.gamma == pytest.approx(calibrated.records[-1]["gamma"])
+    told = trainer.predict(val)
+    log_probs = torch.tensor(told.predictions)
+    torch.testing.assert_close(log_probs.logsumexp(1), torch.zeros(400), atol=1e-5, rtol=0)
+    found = balcal.verdict(log_probs=log_probs, labels=told.label_ids)
+    assert found.accuracy > 0.5
+    assert model.classifier.head.gamma < 1, "250 sentences were learnt by heart"
+    assert abs(found.gap) < 0.02, "balanced on these very samples"
+    calibrated.calibrate(told.predictions, told.label_ids, "ts")
+    after = balcal.verdict(log_probs=torch.tensor(trainer.predict(val).predictions), labels=told.label_ids)
+    assert after.nll <= found.nll + 1e-6
+
+
+def test_images_by_balcal_and_accumulated_gradients(tmp_path):
+    data = digits()
+    model = vit()
+    calibrated = Calibrated(model, "balcal")
+    more = {"gradient_accumulation_steps": 2, "num_train_epochs": 6, "per_device_train_batch_size": 25}
+    trainer = trainer_of(model, calibrated, data[:1000], data[1000:1300], tmp_path, **more)
+    trainer.train()
+    assert [set(record) >= {"gamma"} for record in calibrated.records] == [True] * 6
+    told = trainer.predict(data[1300:])
+    assert balcal.verdict(log_probs=torch.tensor(told.predictions), labels=told.label_ids).accuracy > 0.7
+
+
+def test_the_loss_is_the_method_s_and_shares_add_up():
+    model = bert()
+    calibrated = Calibrated(model, "balcal+ls")
+    batch = sentences(20, 2)
+    ids, labels = torch.stack([b["input_ids"] for b in batch]), torch.stack([b["labels"] for b in batch])
+    model.eval()
+    outputs = model(input_ids=ids)
+    branches = model.classifier.outputs
+    by_hand = sum(w * balcal.method("ls").loss(z, labels) for w, z in zip((0.5, 0.5), branches.logits, strict=True))
+    torch.testing.assert_close(calibrated.loss(outputs, labels), by_hand)
+    parts = []
+    for part in (slice(0, 5), slice(5, 20)):
+        outputs = model(input_ids=ids[part])
+        parts.append(calibrated.loss(outputs, labels[part], num_items_in_batch=20))
+    torch.testing.assert_close(sum(parts), by_hand)

@@ -1,0 +1,50 @@
+"""An estimator like any other: scikit-learn's own checks, and the places where estimators go."""
+
+import numpy as np
+import pytest
+from sklearn.calibration import CalibrationDisplay
+from sklearn.datasets import load_breast_cancer, load_digits
+from sklearn.model_selection import cross_val_score, train_test_split
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import MinMaxScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+from torch import nn
+
+import balcal
+from balcal import BalCALClassifier
+
+QUICK = {"epochs": 15, "hidden": (32,), "random_state": 0}
+
+
+@parametrize_with_checks([BalCALClassifier(epochs=20, hidden=(32,))])
+def test_the_checks_of_scikit_learn(estimator, check):
+    check(estimator)
+
+
+def test_pipeline_cross_validation_and_display():
+    X, y = load_breast_cancer(return_X_y=True)
+    X, X_test, y, y_test = train_test_split(X, y, test_size=0.4, random_state=0, stratify=y)
+    pipeline = make_pipeline(MinMaxScaler(), BalCALClassifier("balcal-auto", **QUICK))
+    assert cross_val_score(pipeline, X, y, cv=3).mean() > 0.93
+    pipeline.fit(X, y)
+    assert pipeline.score(X_test, y_test) > 0.93
+    probs = pipeline.predict_proba(X_test)
+    np.testing.assert_allclose(probs.sum(1), 1)
+    shown = CalibrationDisplay.from_estimator(pipeline, X_test, y_test, n_bins=5)
+    np.testing.assert_allclose(shown.y_prob, probs[:, 1])
+    assert balcal.verdict(probs=probs, labels=y_test).accuracy == pytest.approx(pipeline.score(X_test, y_test))
+
+
+def test_any_method_any_network_and_images_by_name():
+    X, y = load_digits(return_X_y=True)
+    names = np.array(["zero", "one", "two", "three", "four"])
+    X, y = X[y < 5], names[y[y < 5]]
+    network = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 5))
+    before = network[0].weight.clone()
+    model = BalCALClassifier("balcal+fl+ts", backbone=network, epochs=12, random_state=0).fit(X[:600] / 16, y[:600])
+    assert model.score(X[600:] / 16, y[600:]) > 0.9
+    assert sorted(model.classes_) == list(model.classes_) == sorted(names)
+    assert (network[0].weight == before).all(), "the network given is left alone"
+    images = X.reshape(-1, 1, 8, 8) / 16
+    seen = BalCALClassifier("vanilla", backbone="cnn-8", epochs=10, random_state=0).fit(images[:600], y[:600])
+    assert seen.score(images[600:], y[600:]) > 0.9
