@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -157,14 +158,13 @@ class Cluster:
 
     @property
     def size(self) -> int:
-        return max(1, len(self._client.scheduler_info(n_workers=-1)["workers"]))
+        return max(1, len(self._client.ncores()))
 
     def outcomes(self, work: Work, pieces: Sequence[Piece]) -> Iterator[tuple[int, Outcome]]:
         waiting = {self._client.submit(work, *piece, pure=False): n for n, piece in enumerate(pieces)}
         try:
             while waiting and not self.stop:
-                with suppress(TimeoutError):
-                    self._dask.wait(list(waiting), timeout=0.5, return_when="FIRST_COMPLETED")
+                time.sleep(0.1)
                 for future in [future for future in waiting if future.done()]:
                     yield waiting.pop(future), self._outcome(future)
         finally:

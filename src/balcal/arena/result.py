@@ -79,13 +79,9 @@ class ArenaResult:
         self._check(first)
         told: dict[str, dict[str, Difference]] = {entry: {} for entry in self.entries if entry != first}
         for figure in FIGURES:
-            found, at = self._pairs[figure.name], self._index.get(first)
-            row = np.full(len(self._index), np.nan) if at is None else found.p[at].copy()
-            if at is not None:
-                row[at] = np.nan
-            adjusted = holm(row)
-            for entry, found_in in told.items():
-                found_in[figure.name] = self._difference(figure, first, entry, adjusted)
+            adjusted = self._adjusted_row(figure, first)
+            for entry, found in told.items():
+                found[figure.name] = self._difference(figure, first, entry, adjusted)
         return told
 
     def best(self, figure: str) -> str | None:
@@ -185,6 +181,14 @@ class ArenaResult:
             table = [[math.nan if v is None else v for v in self.values(entry, name)] for entry in self._index]
             found[name] = pairs(np.array(table, dtype=np.float64), chance)
         return found
+
+    def _adjusted_row(self, figure: Figure, first: str) -> Floats | None:
+        """p values of all entries against this one, corrected."""
+        if first not in self._index or figure.name not in self._pairs:
+            return None
+        row = self._pairs[figure.name].p[self._index[first]].copy()
+        row[self._index[first]] = np.nan
+        return holm(row)
 
     def _difference(self, figure: Figure, first: str, second: str, adjusted: Floats | None) -> Difference:
         """`adjusted` p values are those of a row of second entries."""

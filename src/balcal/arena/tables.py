@@ -148,9 +148,17 @@ def legend(result: ArenaResult) -> list[str]:
             f"mean, and all that tie with it (Holm over all {others * (others + 1) // 2} pairs, as the best one was "
             "picked afterwards)."
         )
-    for search in result.searches:
-        lines.append(_search_sentence(search))
-    return lines
+    lines += [_search_sentence(search) for search in result.searches]
+    return lines + _found_otherwise(result)
+
+
+def _found_otherwise(result: ArenaResult) -> list[str]:
+    """Runs that this arena would have trained with other last bits."""
+    asked = result.made.get("threads")
+    other = [run for run in result.runs if run.found and run.environment.get("threads") != asked]
+    if not other:
+        return []
+    return [f"{len(other)} of {len(result.runs)} runs were found, trained with another number of threads than {asked}."]
 
 
 def _search_sentence(search: Any) -> str:

@@ -114,6 +114,7 @@ def _judge(recipe: Recipe, bench: Bench) -> Judged:
     }
     dials = {"epoch": told["epoch"], **told["dials"], "posthoc": told["posthoc"]}
     figures = told["metrics"] | {name: told["test"][name] for name in wanted} | more | dials
+    figures = {name: list(value) if isinstance(value, tuple) else value for name, value in figures.items()}
     return Judged(figures, top, losses(rows).double().numpy(), squares(rows).double().numpy())
 
 

@@ -135,7 +135,7 @@ class Spread:
 
     def reach(self, level: Floats) -> Floats:
         """The square of half an interval."""
-        t, z = stdtrit(self.freedom, 1 - level / 2), ndtri(1 - level / 2)
+        t, z = stdtrit(self.freedom, level / 2), ndtri(level / 2)
         reach: Floats = np.maximum(t**2 * self.seeds + z**2 * self.shared, z**2 * self.samples)
         return reach
 
