@@ -52,15 +52,25 @@ def run_report(tmp_path_factory):
     return path
 
 
+def point_at(page, target):
+    """Hover until the tip is there: bringing the target into view scrolls, and scrolling hides tips a moment later."""
+    target.scroll_into_view_if_needed()
+    for _ in range(50):
+        page.wait_for_timeout(100)
+        page.mouse.move(2, 2)
+        target.hover()
+        if page.locator("#tip").is_visible():
+            return page.locator("#tip")
+    raise AssertionError("no tip is shown")
+
+
 def test_a_run_hovered_switched_and_turned_dark(opened, run_report):
     page = opened(run_report, color_scheme="light")
     tip = page.locator("#tip")
     assert tip.is_hidden()
-    page.locator("svg .column:visible").last.hover()
-    assert tip.is_visible()
-    assert "mean confidence" in tip.inner_text()
+    assert "mean confidence" in point_at(page, page.locator("svg .column:visible").last).inner_text()
     page.mouse.move(2, 2)
-    assert tip.is_hidden()
+    tip.wait_for(state="hidden")
 
     headline = page.locator("h1:visible")
     before = page.locator(".figures:visible").inner_text()
@@ -89,6 +99,7 @@ def test_a_phone_does_not_scroll_sideways(opened, run_report):
     column = page.locator("svg .column:visible").last
     column.scroll_into_view_if_needed()
     column.tap()
+    page.locator("#tip").wait_for(state="visible")
     box = page.locator("#tip").bounding_box()
     assert box["x"] >= 0
     assert box["x"] + box["width"] <= 360
@@ -120,8 +131,7 @@ def test_an_arena_is_sorted_by_a_click(opened, tmp_path):
     assert head.get_attribute("aria-sort") == "ascending"
     head.press("Enter")
     assert [means[name] for name in names()] == sorted(means.values(), reverse=True)
-    page.locator(".point").first.hover()
-    assert "accuracy" in page.locator("#tip").inner_text()
+    assert "accuracy" in point_at(page, page.locator(".point").first).inner_text()
 
 
 def test_hostile_names_do_nothing(opened, tmp_path):
@@ -132,5 +142,5 @@ def test_hostile_names_do_nothing(opened, tmp_path):
     assert page.locator(".kicker b").inner_text() == HOSTILE[0]
     assert page.evaluate("document.scripts.length") == 1
     assert page.locator("img[src=x]").count() == 0
-    page.locator("svg .row:visible").first.hover()
+    point_at(page, page.locator("svg .row:visible").first)
     assert page.locator("#tip *").count() == 0, "tips are text"
