@@ -1,7 +1,7 @@
 """Every method of the paper and each of them under BalCAL, on `fashion`, with and without `ts`: an arena.
 
 python results/methods.py               two processes of one thread each; finished runs are found again
-python results/methods.py --methods vanilla,tst --seeds 2 --set plan.epochs=1 --runs /tmp/runs --out /tmp/methods.csv
+python results/methods.py --methods vanilla,tst --seeds 2 --set plan.epochs=1 --runs trial --out trial.csv
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ METHODS = (
 )
 USUAL = {
     "--methods": ",".join(METHODS),
+    "--seeds": "3",
     "--jobs": "2",
     "--format": "runs",
     "--out": str(Path(__file__).with_suffix(".csv")),
