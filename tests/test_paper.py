@@ -8,7 +8,7 @@ from shared_files import SHARED, needs
 from balcal import registry
 from balcal.core import BalcalError
 from balcal.paper import ITEMS, item
-from balcal.paper.items import MEASURES, NAMES
+from balcal.paper.items import BESIDE, MEASURES, NAMES
 from balcal.paper.published import MAIN
 from balcal.paper.tiers import PLACES, TIERS, tier
 
@@ -55,6 +55,9 @@ def printed(label):
 def ours(found):
     for row in found.rows:
         cells = [cell for cell in found.cells if cell.row == row]
+        if row in BESIDE:
+            assert not any(cell.published for cell in cells)
+            continue
         yield row, [x for c in cells if (p := c.published) for x in (p.value, p.spread) if x is not None]
 
 

@@ -368,6 +368,7 @@ def paper(
     out: Out = Path("runs"),
     to: Annotated[Path, typer.Option(help="Folder for tables and pictures.")] = Path("paper"),
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what it would take.")] = False,
+    found: Annotated[bool, typer.Option("--found", help="Train nothing; what is missing stays empty.")] = False,
     jobs: Annotated[int, typer.Option(help="How many runs at once, one thread each.")] = 1,
     scheduler: Annotated[str | None, typer.Option(help="Address of a Dask cluster to use instead.")] = None,
     device: Device = None,
@@ -388,7 +389,7 @@ def paper(
             _print_table(["item", "kind", "title"], [[i["item"], i["kind"], i["title"]] for i in listed])
         return
     shop = Workshop(out, device, jobs, scheduler, quiet)
-    asked = Asked([item(name) for name in (ITEMS if all_ else items or [])], tier, seeds, shop)
+    asked = Asked([item(name) for name in (ITEMS if all_ else items or [])], tier, seeds, shop, found)
     told = asked.estimate() if dry_run else asked.answer(to)
     print(_json.dumps(told, indent=2, ensure_ascii=False) if json else asked.in_words(told))
 

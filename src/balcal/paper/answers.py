@@ -34,20 +34,36 @@ class Answers:
     seeds: Sequence[int]
     out: Path
     device_name: str | None = None
+    only_found: bool = False
+    """whether runs that are not there are left out; otherwise all are taken to be there"""
     _known: dict[Any, Any] = field(default_factory=dict)
 
     @cached_property
     def device(self) -> torch.device:
         return pick_device(self.device_name)
 
+    def recipe(self, ask: Ask, seed: int) -> Recipe | None:
+        """None where the tier has nothing for the place, or where the run is missing and that is all right."""
+        recipe = ask.recipe(self.tier, seed)
+        return None if recipe and self.only_found and not Run(self.out, recipe).finished else recipe
+
+    def recipes(self, ask: Ask) -> list[Recipe]:
+        return [recipe for seed in self.seeds if (recipe := self.recipe(ask, seed))]
+
+    def missing(self, ask: Ask) -> list[int]:
+        """Seeds of which there could be a run, and is none."""
+        asked = {seed: ask.recipe(self.tier, seed) for seed in self.seeds}
+        return [seed for seed, recipe in asked.items() if recipe and not Run(self.out, recipe).finished]
+
     def run(self, ask: Ask, seed: int | None = None) -> Run | None:
-        """Its run; of the first seed, if none is said. None where the tier has nothing for the place."""
-        recipe = ask.recipe(self.tier, self.seeds[0] if seed is None else seed)
+        """Its run; of the first seed, if none is said."""
+        recipe = self.recipe(ask, self.seeds[0] if seed is None else seed)
         return Run(self.out, recipe) if recipe else None
 
     def values(self, cell: Cell) -> list[float]:
         """One number per seed, as the paper would print it; none where the tier has nothing for a place."""
-        recipes = [[ask.recipe(self.tier, seed) for ask in cell.asks] for seed in self.seeds]
+        look = self.recipe if cell.measure != "seconds" else lambda ask, seed: ask.recipe(self.tier, seed)
+        recipes = [[look(ask, seed) for ask in cell.asks] for seed in self.seeds]
         times = MEASURES[cell.measure].times
         return [
             times * float(np.mean([self._value(recipe, cell) for recipe in row if recipe]))
@@ -67,8 +83,7 @@ class Answers:
 
     def mean(self, ask: Ask, figure: str) -> float | None:
         """A metric of the test split, averaged over seeds."""
-        recipes = [ask.recipe(self.tier, seed) for seed in self.seeds]
-        told = [self.figures(recipe)[figure] for recipe in recipes if recipe]
+        told = [self.figures(recipe)[figure] for recipe in self.recipes(ask)]
         return float(np.mean(told)) if told else None
 
     def _value(self, recipe: Recipe, cell: Cell) -> float:
@@ -102,14 +117,14 @@ class Answers:
         def compute() -> dict[str, Any]:
             return evaluate_outside(self._sitting(recipe), names)
 
-        found: dict[str, Any] = self._once(("outside", recipe.address(), names), compute)
+        found: dict[str, Any] = self._once(("outside", recipe.method.name, recipe.address(), names), compute)
         return found
 
     def shift(self, recipe: Recipe) -> dict[str, Any]:
         def compute() -> dict[str, Any]:
             return evaluate_shift(self._sitting(recipe), self.tier.corruptions)
 
-        found: dict[str, Any] = self._once(("shift", recipe.address()), compute)
+        found: dict[str, Any] = self._once(("shift", recipe.method.name, recipe.address()), compute)
         return found
 
     def _sitting(self, recipe: Recipe) -> Sitting:

@@ -119,8 +119,7 @@ def shifts(item: Item, answers: Answers) -> Data:
     told: dict[str, dict[str, list[float]]] = defaultdict(dict)
     for name, ask, _ in runs_of(item, answers):
         place, method = name.split(": ")
-        recipes = [ask.recipe(answers.tier, seed) for seed in answers.seeds]
-        rows = [[s["ece"] for s in answers.shift(recipe)["by_severity"]] for recipe in recipes if recipe]
+        rows = [[s["ece"] for s in answers.shift(recipe)["by_severity"]] for recipe in answers.recipes(ask)]
         told[place][method] = [sum(column) / len(column) for column in zip(*rows, strict=True)]
     return dict(told)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from balcal.paper import published
-from balcal.paper.items import NAMES, Ask, Cell, Item, Series
+from balcal.paper.items import BESIDE, NAMES, Ask, Cell, Item, Series
 from balcal.paper.tables import ALPHA, ALPHAS, mixed
 from balcal.paper.tiers import CIFAR10, CIFAR100, THREE, Tier
 
@@ -62,9 +62,8 @@ ALPHA_ECE = Item(
 
 
 def _shifted(tier: Tier) -> Series:
-    return {
-        f"{place}: {name}": Ask(place, method) for place in (CIFAR10, CIFAR100) for name, method in EVERYBODY.items()
-    }
+    methods = {name: NAMES[name] for name in (*EVERYBODY, *BESIDE) if NAMES[name] in (tier.shifted or NAMES.values())}
+    return {f"{place}: {name}": Ask(place, method) for place in (CIFAR10, CIFAR100) for name, method in methods.items()}
 
 
 SHIFT = Item(
@@ -87,7 +86,7 @@ DELTA = Item(
     "fig:delta",
     "Delta and ECE; gamma over the epochs",
     "ECE is low for delta from 0.91 to 0.99; gamma is high at first, then falls and settles.",
-    series=lambda tier: {f"{d:g}": Ask(CIFAR100, "balcal", (f"head.delta={d:g}",)) for d in tier.deltas},
+    series=lambda tier: {f"{d:g}": Ask(tier.swept, "balcal", (f"head.delta={d:g}",)) for d in tier.deltas},
 )
 
 TSNE = Item(

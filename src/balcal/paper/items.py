@@ -8,7 +8,7 @@ from typing import Literal
 
 from balcal import registry
 from balcal.paper.published import Number
-from balcal.paper.tiers import CIFAR10, CIFAR100, Tier
+from balcal.paper.tiers import Tier
 from balcal.recipe import Recipe
 
 NAMES = {
@@ -30,6 +30,9 @@ NAMES = {
     "Ours": "balcal",
 }
 """What the paper calls a method, and what it is called here."""
+BESIDE = ("vanilla+ts", "balcal-logits", "balcal-auto")
+"""Methods that stand in our tables though the paper has no numbers of them, by their own names."""
+NAMES |= {name: name for name in BESIDE}
 
 
 @dataclass(frozen=True)
@@ -70,21 +73,10 @@ class Ask:
         stand = tier.places.get(self.place)
         if stand is None:
             return None
-        settings = (*stand.settings, *_usual(self.method, self.place), *self.settings)
-        return registry.recipe(stand.task, self.method, seed, settings)
+        return registry.recipe(stand.task, self.method, seed, (*stand.settings, *self.settings))
 
     def with_posthoc(self, name: str) -> Ask:
         return Ask(self.place, f"{self.method}+{name}", self.settings)
-
-
-def _usual(method: str, place: str) -> tuple[str, ...]:
-    """What the paper says of a method's settings at a place, where it is not what the method has anyway."""
-    parts = method.split("+")
-    if "acls" in parts and place == CIFAR10:
-        return ("loss.margin=6",)
-    if "mmce-w" in parts:
-        return (f"loss.weight={0.5 if place == CIFAR100 else 1.5}",)
-    return ()
 
 
 @dataclass(frozen=True)

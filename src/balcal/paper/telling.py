@@ -34,6 +34,7 @@ def answer(item: Item, answers: Answers) -> Told:
         "deviations": deviations(item, answers),
         "notes": list(item.notes),
         "runs": _runs(item, answers),
+        "missing": _missing(item, answers),
     }
 
 
@@ -92,6 +93,11 @@ def _runs(item: Item, answers: Answers) -> list[str]:
     return list(dict.fromkeys(str(run.path) for run in found if run is not None))
 
 
+def _missing(item: Item, answers: Answers) -> list[str]:
+    asks = item.asks(answers.tier)
+    return [" ".join((ask.place, ask.method, *ask.settings, f"seed {s}")) for ask in asks for s in answers.missing(ask)]
+
+
 def in_markdown(told: Told, pictures: list[Path] | None = None) -> str:
     """For people."""
     lines = [f"## {told['title']} (`{told['item']}`)", "", f"The paper: {told['paper_shows']}", ""]
@@ -104,6 +110,8 @@ def in_markdown(told: Told, pictures: list[Path] | None = None) -> str:
         ]
     lines += [f"![{told['title']}]({picture.name})" for picture in pictures or [] if picture.suffix == ".png"]
     lines += _numbers(told) if told["kind"] == "figure" else []
+    if told["missing"]:
+        lines += ["", f"Not run, so empty here or with fewer seeds: {'; '.join(told['missing'])}."]
     lines += ["", "How this differs from the paper's experiment:", "", *(f"- {text}" for text in told["deviations"])]
     if told["notes"]:
         lines += ["", "Known oddities:", "", *(f"- {text}" for text in told["notes"])]

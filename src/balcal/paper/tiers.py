@@ -44,7 +44,11 @@ class Tier:
     """none: all of the data set's"""
     keep: int = 1
     """where weights of epochs are looked at, every n-th epoch's"""
+    shifted: tuple[str, ...] = ()
+    """methods whose corrupted images are looked at; none: all"""
     deltas: tuple[float, ...] = (0.91, 0.93, 0.95, 0.97, 0.99)
+    swept: str = CIFAR100
+    """where delta is swept"""
     betas: tuple[float, ...] = (1, 2, 5, 10, 20, 50)
     points: int = 2000
     """images in a t-SNE"""
@@ -86,11 +90,15 @@ TIERS = {
             },
             {CIFAR10: "cifar10", CIFAR100: "cifar100", SVHN: "fashion"},
             seeds=1,
+            shifted=("vanilla", "vanilla+ts", "plp", "tst", "vtst", "balcal", "balcal-auto"),
+            deltas=(0.75, 0.85, 0.91, 0.93, 0.95, 0.97, 0.99),
+            swept=CIFAR10,
             deviations=(
                 "a share of the training images, no augmentation, tens of epochs in place of hundreds",
                 "nothing is trained on SVHN, and Fashion-MNIST stands for it as an outside set",
                 "no vision transformer: without pretrained weights a small one would show nothing",
-                "corruptions are made from the test images, the published files are not used",
+                "corruptions are made from the test images, the published files are not used; seven methods look at them",
+                "delta is swept on CIFAR-10, and below 0.91 as well: that is where this task's validation images put it",
             ),
         ),
         Tier(

@@ -41,6 +41,7 @@ class Asked:
     tier_name: str
     seed_count: int | None = None
     shop: Workshop = field(default_factory=Workshop)
+    only_found: bool = False
 
     @property
     def tier(self) -> Tier:
@@ -61,9 +62,10 @@ class Asked:
         return {"tier": self.tier.name, "items": [i.id for i in self.items], **budget.as_dict()}
 
     def answer(self, to: Path) -> dict[str, Any]:
-        """Train what is missing, then write each item into a folder."""
-        run_all(trainings(self.items, self.tier, self.seeds), self.shop)
-        answers = Answers(self.tier, self.seeds, self.shop.runs, self.shop.device)
+        """Train what is missing, unless it may be; then write each item into a folder."""
+        if not self.only_found:
+            run_all(trainings(self.items, self.tier, self.seeds), self.shop)
+        answers = Answers(self.tier, self.seeds, self.shop.runs, self.shop.device, self.only_found)
         told = {}
         for item in self.items:
             self.say(f"{item.id}: {item.title}")

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from balcal.recipe import Plan, Task
+from balcal.tasks.paper import SAID
 
 SECOND_STAGES = {"tst": {"plan.epochs": 5}, "vtst": {"plan.epochs": 5}, "pcs": {"plan.epochs": 20}}
 
@@ -22,7 +23,7 @@ def _small(dataset: str, epochs: int, batch_size: int, chosen: Mapping[str, Mapp
         plan=Plan(epochs=epochs, batch_size=batch_size, optimiser="adam", lr=3e-3, schedule="cosine"),
         val_size=2_500,
         train_size=5_000,
-        tuned={**SECOND_STAGES, **chosen},
+        tuned={**SECOND_STAGES, **SAID[dataset], **chosen},
         about=f"5,000 real images of {dataset} to train on, 2,500 to validate, 10,000 to judge; no GPU needed",
     )
 
