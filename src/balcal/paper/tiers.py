@@ -97,8 +97,8 @@ TIERS = {
                 "a share of the training images, no augmentation, tens of epochs in place of hundreds",
                 "nothing is trained on SVHN, and Fashion-MNIST stands for it as an outside set",
                 "no vision transformer: without pretrained weights a small one would show nothing",
-                "corruptions are made from the test images, the published files are not used; seven methods look at them",
-                "delta is swept on CIFAR-10, and below 0.91 as well: that is where this task's validation images put it",
+                "corruptions are made from the test images, the published files are not used; for 7 methods",
+                "delta is swept on CIFAR-10, and below 0.91 as well, where validation images of this task put it",
             ),
         ),
         Tier(

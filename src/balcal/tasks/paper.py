@@ -6,10 +6,13 @@ where the paper and its released code differ.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from balcal.recipe import Plan, Task
 
 SECOND_STAGES = {"tst": {"plan.epochs": 40}, "vtst": {"plan.epochs": 40}}
-SAID = {
+SAID: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "cifar10": {"acls": {"loss.margin": 6}},
     "cifar100": {"mmce-w": {"loss.weight": 0.5}},
     "svhn": {},
