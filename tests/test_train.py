@@ -10,6 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import balcal
+from balcal import train
 from balcal.core import BalcalError
 from balcal.optimise import rate
 from balcal.recipe import Plan
@@ -38,6 +39,20 @@ def test_checkpoint_holds_the_gamma_its_figures_were_computed_with(tmp_path):
     for path, record in zip(sorted((run / "checkpoints").glob("weights-*.pt")), history(run), strict=True):
         weights = torch.load(path, weights_only=True)
         assert float(weights["head.weights"][0]) == pytest.approx(record["gamma"], abs=1e-7)
+
+
+@pytest.mark.parametrize(("method", "passes"), [("balcal-auto", 1), ("balcal-beta", 2)])
+def test_validation_is_gone_through_once_where_logits_do_not_move(method, passes, tmp_path, monkeypatch):
+    """And twice where a dial changes them, or where there are too many to keep: with the same figures."""
+    asked, really = [], train.forward
+    monkeypatch.setattr(train, "forward", lambda session: asked.append(session.epoch) or really(session))
+    settings = ["tally.on=val", "plan.epochs=2"]
+    once = history(trained(method, tmp_path / "once", settings=settings))
+    assert asked == [epoch for epoch in (0, 1) for _ in range(passes)]
+    monkeypatch.setattr(train, "KEPT", 0)
+    asked.clear()
+    assert history(trained(method, tmp_path / "twice", settings=settings)) == once
+    assert asked == [0, 0, 1, 1]
 
 
 def test_best_epoch_by_validation_nll_is_kept_and_told(tmp_path):

@@ -212,7 +212,11 @@ class BeforeEpoch(Protocol):
 
 
 class Tally(Protocol):
-    """Counts over an epoch, then sets the head's dials. `on` says which batches it is fed."""
+    """Counts over an epoch, then sets the head's dials. `on` says which batches it is fed.
+
+    One that sets nothing but the weights of the prediction may say so by `only_weights = True`: then the logits that it
+    was fed are used once more where it was fed the validation split, and the network is not asked a second time.
+    """
 
     @property
     def on(self) -> Split: ...

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -25,6 +25,10 @@ from balcal.randomness import generator, own_randomness, seed_torch
 from balcal.recipe import Plan
 from balcal.runs import Store
 from balcal.stopping import Stopped, StopRequest
+
+KEPT = 1 << 26
+"""logits of the validation split that are kept until its dials are solved; where there are more, it is gone through
+twice"""
 
 
 @dataclass
@@ -152,13 +156,19 @@ def validate(session: Session) -> Record:
     world.share(*model.buffers())
     model.eval()
     record: Record = {}
+    seen: Iterable[tuple[Outputs, Tensor]] = forward(session)
     if tally and tally.on == "val":
-        sums = tally.start(model)
-        for outputs, labels in forward(session):
+        sums, kept, room = tally.start(model), [], KEPT if getattr(tally, "only_weights", False) else 0
+        for outputs, labels in seen:
             tally.add(sums, outputs, labels)
+            room -= outputs.logits.numel()
+            if room >= 0:
+                kept.append((outputs, labels))
         record |= finish_tally(model, sums, world)
+        again = ((replace(outputs, weights=model.head.weights), labels) for outputs, labels in kept)
+        seen = again if room >= 0 else forward(session)
     meter = TopLabel(device=session.device)
-    for outputs, labels in forward(session):
+    for outputs, labels in seen:
         meter.add(outputs.log_probs(), labels)
     world.sum(*meter.tensors())
     figures = meter.compute()

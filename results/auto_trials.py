@@ -1,0 +1,224 @@
+"""Trials for docs/research/auto.md, on validation images only: networks with two classifiers, and ways to fuse them.
+
+BALCAL_DATA=../shared/data python results/auto_trials.py fashion cifar10 --seeds 100,101 --runs runs
+
+Trains what is missing, asks every epoch's weights about the validation split, and compares ways to make a prediction of
+the two classifiers' logits. Fit and choice of the epoch on one half, figures of the other, and the other way round. Rows
+of the tasks and seeds that are asked for are replaced in auto-trials.csv; no test image is looked at.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+import numpy as np
+import torch
+from scipy.optimize import minimize, minimize_scalar
+from torch import Tensor
+
+from balcal import registry
+from balcal.balance import Curve, solve_gamma
+from balcal.evaluate import batches_of, load_splits
+from balcal.metrics import ece as expected_calibration_error
+from balcal.model import build
+from balcal.paper.running import Training, Workshop, run_all
+from balcal.recipe import Recipe
+from balcal.runs import Run
+
+TASKS = {
+    "fashion": ("fashion", "", ()),
+    "cifar10": ("cifar10-cpu", "", ()),
+    "cifar100": ("cifar100-cpu", "", ()),
+    "mixup": ("cifar10-cpu", "+mixup", ("mix.alpha=2",)),
+}
+FIXED = "head.loss_follows=false"
+TRAININGS = {
+    "vanilla": ("vanilla", ()),
+    "follows": ("balcal-auto", ()),
+    "w=0.5": ("balcal-auto", (FIXED,)),
+    "w=0.8": ("balcal-auto", (FIXED, "head.gamma=0.8")),
+    "w=0.2": ("balcal-auto", (FIXED, "head.gamma=0.2")),
+    "w=0.5, beta=K": ("balcal-auto", (FIXED, "head.beta=K")),
+    "w=0.5, no adapter": ("balcal-auto", (FIXED, "head.adapter=none")),
+    "w=0.5, conv": ("balcal-auto", (FIXED, "head.adapter=conv")),
+}
+CSV = Path(__file__).with_name("auto-trials.csv")
+
+
+def recipe(task: str, training: str, seed: int) -> Recipe:
+    name, joined, settings = TASKS[task]
+    method, more = TRAININGS[training]
+    method = joined[1:] if joined and method == "vanilla" else method + joined
+    return registry.recipe(name, method, seed, (*settings, *more))
+
+
+@torch.no_grad()
+def asked(run: Run, epoch: int) -> tuple[Tensor, Tensor]:
+    """Logits (branches, N, K) of the validation split under the weights of an epoch, and labels."""
+    kept = run.path / "trials" / f"val-{epoch:04d}.npz"
+    if not kept.exists():
+        model = build(run.recipe)
+        model.load_state_dict(run.load_weights(epoch))
+        model.eval()
+        batches = batches_of(run, load_splits(run.recipe.task).val, torch.device("cpu"))
+        told = [(model(x, branches=True).logits, y) for x, y in batches.epoch(0)]
+        kept.parent.mkdir(exist_ok=True)
+        np.savez(kept, logits=torch.cat([z for z, _ in told], 1).numpy(), labels=torch.cat([y for _, y in told]).numpy())
+    with np.load(kept) as arrays:
+        return torch.from_numpy(arrays["logits"]).double(), torch.from_numpy(arrays["labels"])
+
+
+Weights = tuple[float, float]
+"""of s and of e in softmax(a s + b e)"""
+Rule = Callable[[Tensor, Tensor], Weights]
+"""(logits, labels) -> weights"""
+
+
+def nll(logits: Tensor, labels: Tensor, weights: Weights) -> float:
+    return float(torch.nn.functional.cross_entropy(fused(logits, weights), labels))
+
+
+def fused(logits: Tensor, weights: Weights) -> Tensor:
+    """A single classifier has nothing to be fused with."""
+    return weights[0] * logits[0] + (weights[1] * logits[1] if len(logits) > 1 else 0.0)
+
+
+def raw(logits: Tensor, labels: Tensor) -> Weights:
+    return 1.0, 0.0
+
+
+def temperature(logits: Tensor, labels: Tensor) -> Weights:
+    found = minimize_scalar(lambda u: nll(logits, labels, (np.exp(u), 0.0)), bounds=(-4, 4), method="bounded")
+    return float(np.exp(found.x)), 0.0
+
+
+def by_balance(largest: float) -> Rule:
+    """conf = acc, on a grid from 0 to `largest`."""
+
+    def rule(logits: Tensor, labels: Tensor) -> Weights:
+        grid = np.linspace(0, largest, 1 + int(128 * largest))
+        probs = [fused(logits, (g, 1 - g)).softmax(1).max(1) for g in grid]
+        conf = np.array([float(top.mean()) for top, _ in probs])
+        acc = np.array([float((pick == labels).double().mean()) for _, pick in probs])
+        g = solve_gamma(Curve(grid, conf, acc), delta=1.0).value
+        return g, 1 - g
+
+    return rule
+
+
+def by_nll(largest: float) -> Rule:
+    def rule(logits: Tensor, labels: Tensor) -> Weights:
+        found = minimize_scalar(lambda g: nll(logits, labels, (g, 1 - g)), bounds=(0, largest), method="bounded")
+        return float(found.x), 1 - float(found.x)
+
+    return rule
+
+
+def both_free(logits: Tensor, labels: Tensor) -> Weights:
+    """a and b not below 0, of lowest NLL: a convex problem."""
+    rows = torch.arange(len(labels))
+
+    def value(weights: np.ndarray) -> tuple[float, np.ndarray]:
+        log_probs = fused(logits, tuple(weights)).log_softmax(1)
+        off = log_probs.exp()
+        off[rows, labels] -= 1
+        slope = (off * logits).sum(2).mean(1)
+        return -float(log_probs[rows, labels].mean()), slope.numpy()
+
+    found = minimize(value, np.array([0.5, 0.5]), jac=True, method="L-BFGS-B", bounds=[(0, None), (0, None)])
+    return tuple(found.x.tolist())
+
+
+ALONE: dict[str, tuple[Rule, Rule]] = {
+    "raw": (raw, raw),
+    "ts": (raw, temperature),
+    "ts, late": (temperature, temperature),
+}
+"""how the epoch is chosen, and how it predicts"""
+TOGETHER: dict[str, tuple[Rule, Rule]] = {
+    name: (rule, rule)
+    for name, rule in {
+        "conf=acc, g<=1": by_balance(1.0),
+        "conf=acc, g<=4": by_balance(4.0),
+        "nll, g<=1": by_nll(1.0),
+        "nll, g<=4": by_nll(4.0),
+        "nll, a and b": both_free,
+        "s alone, ts, late": temperature,
+    }.items()
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    task: str
+    seed: int
+    training: str
+    rule: str
+    nll: float
+    accuracy: float
+    ece: float
+    gap: float
+    """confidence minus accuracy"""
+    epoch: float
+    a: float
+    b: float
+
+
+def judged(task: str, training: str, seed: int, run: Run) -> Iterator[Row]:
+    told = [asked(run, epoch) for epoch in range(len(run.history()))]
+    labels = told[0][1]
+    halves = torch.arange(len(labels)) % 2 == 0
+    for name, (choose, predict) in (ALONE if len(told[0][0]) == 1 else TOGETHER).items():
+        found = []
+        for here in (halves, ~halves):
+            there = ~here
+            scores = [nll(z[:, here], labels[here], choose(z[:, here], labels[here])) for z, _ in told]
+            epoch = int(np.argmin(scores))
+            z = told[epoch][0]
+            weights = predict(z[:, here], labels[here])
+            probs, y = fused(z[:, there], weights).softmax(1), labels[there]
+            top, pick = probs.max(1)
+            right = (pick == y).double()
+            figures = (nll(z[:, there], y, weights), float(right.mean()))
+            error = float(expected_calibration_error(probs=probs, labels=y))
+            found.append((*figures, error, float(top.mean() - right.mean()), epoch + 1, *weights))
+        yield Row(task, seed, training, name, *(round(float(x), 5) for x in np.mean(found, 0)))
+
+
+def write(new: Iterable[Row]) -> None:
+    rows = [asdict(row) for row in new]
+    done = {(row["task"], str(row["seed"])) for row in rows}
+    old = list(csv.DictReader(CSV.open())) if CSV.exists() else []
+    kept = [row for row in old if (row["task"], row["seed"]) not in done]
+    with CSV.open("w", newline="") as file:
+        writer = csv.DictWriter(file, [f.name for f in fields(Row)], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows([*kept, *rows])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("tasks", nargs="+", choices=TASKS)
+    parser.add_argument("--seeds", default="100,101")
+    parser.add_argument("--trainings", default="/".join(TRAININGS), help="separated by /")
+    parser.add_argument("--runs", type=Path, default=Path("runs"))
+    parser.add_argument("--jobs", type=int, default=2)
+    given = parser.parse_args()
+    wanted = [
+        (task, training, int(seed), recipe(task, training, int(seed)))
+        for task in given.tasks
+        for seed in given.seeds.split(",")
+        for training in given.trainings.split("/")
+        if (task, training) != ("cifar100", "w=0.5, no adapter")  # 64 features hold no frame of 100 classes
+    ]
+    run_all([Training(made, keep=1) for *_, made in wanted], Workshop(given.runs, jobs=given.jobs))
+    torch.set_num_threads(1)
+    write(row for task, training, seed, made in wanted for row in judged(task, training, seed, Run(given.runs, made)))
+
+
+if __name__ == "__main__":
+    main()
