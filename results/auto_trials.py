@@ -67,7 +67,9 @@ def asked(run: Run, epoch: int) -> tuple[Tensor, Tensor]:
         batches = batches_of(run, load_splits(run.recipe.task).val, torch.device("cpu"))
         told = [(model(x, branches=True).logits, y) for x, y in batches.epoch(0)]
         kept.parent.mkdir(exist_ok=True)
-        np.savez(kept, logits=torch.cat([z for z, _ in told], 1).numpy(), labels=torch.cat([y for _, y in told]).numpy())
+        np.savez(
+            kept, logits=torch.cat([z for z, _ in told], 1).numpy(), labels=torch.cat([y for _, y in told]).numpy()
+        )
     with np.load(kept) as arrays:
         return torch.from_numpy(arrays["logits"]).double(), torch.from_numpy(arrays["labels"])
 

@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import balcal
 from balcal import train
 from balcal.core import BalcalError
+from balcal.data.holding import hold_out
 from balcal.optimise import rate
 from balcal.recipe import Plan
 
@@ -209,6 +210,39 @@ def test_fit_does_not_depend_on_the_number_of_workers():
         balcal.fit(model, train, val, epochs=2, seed=3, quiet=True)
         told.append(balcal.predict(model, val).log_probs)
     assert torch.equal(*told)
+
+
+def test_without_a_validation_loader_a_tenth_is_held_out_and_that_is_said(capsys):
+    train, _, _, _ = loaders()
+    seen: list[int] = []
+
+    class Numbered(TensorDataset):
+        def __getitem__(self, index):
+            seen.append(index)
+            return super().__getitem__(index)
+
+    numbered = DataLoader(Numbered(*train.dataset.tensors), batch_size=32, shuffle=True)
+    rest, held = hold_out(numbered, seed=0)
+    assert len({*rest.dataset.indices} | {*held.dataset.indices}) == 240
+    assert len(held.dataset) == 24
+    model = balcal.wrap(net(), 4, "balcal-auto")
+    records = balcal.fit(model, numbered, epochs=2, lr=1e-2)
+    assert "24 of 240 training samples are held out" in capsys.readouterr().err
+    assert sorted(seen[:216]) == rest.dataset.indices
+    assert sorted(seen[216:240]) == held.dataset.indices
+    assert records[-1]["branch"] in ("root", "standard", "closest")
+
+
+@pytest.mark.parametrize(
+    ("loader", "words"),
+    [
+        ([(torch.zeros(2, 192), torch.tensor([0, 1]))], "no DataLoader with an ordinary sampler"),
+        (DataLoader(TensorDataset(torch.zeros(9, 192), torch.zeros(9).long()), batch_size=3), "9 samples are too few"),
+    ],
+)
+def test_where_nothing_can_be_held_out_a_sentence_asks_for_a_loader(loader, words):
+    with pytest.raises(BalcalError, match=f"{words}.*: pass val_loader="):
+        balcal.fit(balcal.wrap(net(), 4), loader, epochs=1, quiet=True)
 
 
 def test_fit_resumes_from_its_folder(tmp_path):

@@ -14,6 +14,7 @@ import torch
 from balcal import registry
 from balcal.core import BalcalError, Record
 from balcal.data.batches import Batches, LoaderBatches, MemoryBatches, Pixels
+from balcal.data.holding import hold_out
 from balcal.data.roles import manifest, overlap_sentences
 from balcal.devices import World, current_world, joined_world, keep_freed_memory, pick_device
 from balcal.evaluate import evaluate, fit_posthoc, load_splits
@@ -31,7 +32,7 @@ from balcal.train import Session, run_epochs
 def fit(
     model: Model,
     train_loader: Iterable[Any],
-    val_loader: Iterable[Any],
+    val_loader: Iterable[Any] | None = None,
     epochs: int = 30,
     seed: int = 0,
     out: str | Path | None = None,
@@ -41,10 +42,11 @@ def fit(
 ) -> list[Record]:
     """Train a wrapped model on loaders of (x, y), on the device where the model is; returns one record per epoch.
 
-    The model ends up with the weights of its best epoch by validation NLL, and with its post-hoc map fitted. `settings`
-    are those of a `Plan`: optimiser, lr, weight_decay, schedule, clip, accumulate, precision, ... With `out` the
-    training survives interruption: the same call resumes. `track` names others to be told of each epoch:
-    `["csv:epochs.csv", "tensorboard:logs"]`.
+    Without a `val_loader` a tenth of the training samples is held out, and that is said. The model ends up with the
+    weights of its best epoch by validation NLL, and with its post-hoc map fitted. `settings` are those of a `Plan`:
+    optimiser, lr, weight_decay, schedule, clip, accumulate, precision, ... With `out` the training survives
+    interruption: the same call resumes. `track` names others to be told of each epoch: `["csv:epochs.csv",
+    "tensorboard:logs"]`.
 
     A method that starts from another run (`tst`, `vtst`) starts here from the weights that the model has: bring a
     network that is trained already. `pcs` needs all epochs of a run, so it goes with `balcal train` only.
@@ -55,13 +57,17 @@ def fit(
             raise BalcalError(unknown("setting", name, known))
     plan = Plan(epochs=epochs, **settings)
     device = model.head.weights.device
+    progress = Progress(model.method.name, quiet or not current_world().first)
+    if val_loader is None:
+        train_loader, val_loader = hold_out(train_loader, seed)
+        held, rest = (len(loader.dataset) for loader in (val_loader, train_loader))  # type: ignore[arg-type]
+        progress.note(f"no val_loader: {held:,} of {held + rest:,} training samples are held out for validation")
     train, val = LoaderBatches(train_loader, device, seed), LoaderBatches(val_loader, device, seed)
     for name, batches in (("training", train), ("validation", val)):
         if not len(batches):
             raise BalcalError(f"the {name} loader is empty")
     _tune_machine(device)
     world = current_world()
-    progress = Progress(model.method.name, quiet or not world.first)
     trackers = Trackers(check_trackers(track) if world.first else (), progress.note)
     told = Tracked(f"{model.method.name}-seed{seed}", flattened({"plan": describe(plan)}))
     if out is None:
