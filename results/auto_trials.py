@@ -2,9 +2,9 @@
 
 BALCAL_DATA=../shared/data python results/auto_trials.py fashion cifar10 --seeds 100,101 --runs runs
 
-Trains what is missing, asks every epoch's weights about the validation split, and compares ways to make a prediction of
-the two classifiers' logits. Fit and choice of the epoch on one half, figures of the other, and the other way round. Rows
-of the tasks and seeds that are asked for are replaced in auto-trials.csv; no test image is looked at.
+Trains what is missing, asks every epoch's weights about the validation split, and compares ways to make one prediction
+of the two classifiers' logits. Fit and choice of the epoch on one half, figures of the other, and the other way round.
+Rows of the tasks, seeds and trainings that are asked for are replaced in auto-trials.csv; no test image is looked at.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def by_balance(largest: float) -> Rule:
     """conf = acc, on a grid from 0 to `largest`."""
 
     def rule(logits: Tensor, labels: Tensor) -> Weights:
-        grid = np.linspace(0, largest, 1 + int(128 * largest))
+        grid = np.linspace(0, largest, 1 + int(32 * largest))
         probs = [fused(logits, (g, 1 - g)).softmax(1).max(1) for g in grid]
         conf = np.array([float(top.mean()) for top, _ in probs])
         acc = np.array([float((pick == labels).double().mean()) for _, pick in probs])
@@ -193,9 +193,9 @@ def judged(task: str, training: str, seed: int, run: Run) -> Iterator[Row]:
 
 def write(new: Iterable[Row]) -> None:
     rows = [asdict(row) for row in new]
-    done = {(row["task"], str(row["seed"])) for row in rows}
+    done = {(row["task"], str(row["seed"]), row["training"]) for row in rows}
     old = list(csv.DictReader(CSV.open())) if CSV.exists() else []
-    kept = [row for row in old if (row["task"], row["seed"]) not in done]
+    kept = [row for row in old if (row["task"], row["seed"], row["training"]) not in done]
     with CSV.open("w", newline="") as file:
         writer = csv.DictWriter(file, [f.name for f in fields(Row)], lineterminator="\n")
         writer.writeheader()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from matplotlib.colors import to_hex
-from told_samples import HISTORY, balcal_run, predictions, shift_table
+from told_samples import HISTORY, balcal_run, predictions, shift_table, small_arena
 
 import balcal
 from balcal.analysis import embedding
@@ -207,6 +207,21 @@ def test_activation_maps_by_hand():
     images = [image for axes in figure.axes for image in axes.images if image.get_gid() == "map"]
     assert len(images) == 2
     assert all(image.get_array().max() <= 1 for image in images)
+
+
+def test_differences_of_an_arena(tmp_path):
+    _, result = small_arena()
+    figure = plots.differences(result)
+    for name, times in (("accuracy", 100), ("ece", 100), ("nll", 1)):
+        for entry in ("vanilla", "balcal", "balcal+ts"):
+            told = result.compare("vanilla+ts", entry)[name]
+            ends, _ = line(figure, f"{name} {entry}")
+            assert ends == pytest.approx([times * told.low, times * told.high])
+    shown = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    means = {entry: np.mean(result.values(entry, "nll")) for entry in shown}
+    assert shown == sorted(means, key=means.get, reverse=True), "the lowest is on top"
+    with pytest.raises(BalcalError, match="unknown column `acc`; did you mean `accuracy`"):
+        plots.differences(result.save(tmp_path / "arena.json"), ("acc",))
 
 
 def test_runs_arrays_and_names_may_be_drawn():

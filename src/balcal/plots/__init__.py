@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from balcal.plots.confidence import class_calibration as class_calibration
     from balcal.plots.confidence import confidence_histogram as confidence_histogram
     from balcal.plots.confidence import risk_coverage as risk_coverage
+    from balcal.plots.contest import differences as differences
     from balcal.plots.epochs import gamma_curve as gamma_curve
     from balcal.plots.epochs import loss_curve as loss_curve
     from balcal.plots.inside import cam as cam
@@ -30,6 +31,7 @@ _HOMES = {
     "class_calibration": "confidence",
     "confidence_histogram": "confidence",
     "contact_sheet": "sheet",
+    "differences": "contest",
     "gamma_curve": "epochs",
     "loss_curve": "epochs",
     "outside_histogram": "beyond",

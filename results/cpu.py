@@ -1,0 +1,102 @@
+"""What BalCAL, its parts and everybody else do on real CIFAR images with a small network: hours on two cores.
+
+BALCAL_DATA=../shared/data python results/cpu.py --runs runs --jobs 2      train what is missing, then write all of it
+BALCAL_DATA=../shared/data python results/cpu.py paper --runs runs         only what the runs say of the paper's items
+
+Contests are arenas (recipe, seed, commit, environment and duration of every run are in them); items are those of
+`balcal paper --tier cpu --found`, without the points of pictures. All goes to results/cpu, pictures to docs/results.
+`python results/write.py` makes docs/results.md of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from balcal.arena.running import run as arena
+from balcal.files import write_atomic
+from balcal.paper import ITEMS
+from balcal.paper.answers import Answers
+from balcal.paper.drawing import DRAWINGS, save
+from balcal.paper.telling import answer
+from balcal.paper.tiers import tier
+
+PUBLISHED = ("vanilla", "acls", "ls", "mixup", "mit", "fl", "flsd", "cpc", "plp", "mmce-w", "tst", "vtst", "balcal")
+OURS = ("balcal-logits", "balcal-auto")
+PARTS = ("vanilla", "etf-1", "etf-k", "balcal-beta", "balcal-noadapter", "balcal-fixed", "balcal-fixedloss", "balcal")
+CONTESTS: dict[str, tuple[str, tuple[str, ...], int]] = {
+    "cifar10": ("cifar10-cpu", (*PUBLISHED, *OURS), 3),
+    "cifar100": ("cifar100-cpu", (*PUBLISHED, *OURS), 2),
+    "parts": ("cifar10-cpu", (*PARTS, *OURS), 3),
+}
+"""task, methods, seeds"""
+SHOWN = (
+    *("main", "variants", "gamma", "ood", "ood-confidence", "alpha"),
+    *("motivation", "alpha-ece", "shift", "delta", "tsne-more", "cam", "alpha-confidence", "distance", "collapse"),
+)
+SEEDS = 3
+BULKY = ("points", "labels", "images")
+"""what only a picture needs"""
+HERE = Path(__file__).parent
+FOLDER, PICTURES = HERE / "cpu", HERE.parent / "docs" / "results"
+
+
+def small(value: Any) -> Any:
+    """Six digits are enough for every figure; places in a picture are none."""
+    if isinstance(value, dict):
+        return {k: small(v) for k, v in value.items() if k not in BULKY}
+    if isinstance(value, list | tuple):
+        return [small(v) for v in value]
+    return float(f"{value:.6g}") if isinstance(value, float) else value
+
+
+def store(name: str, told: dict[str, Any]) -> None:
+    """One line per entry of its lists, so that a change can be read."""
+    lines = []
+    for key, value in small(told).items():
+        if isinstance(value, list) and value and isinstance(value[0], dict):
+            rows = ",\n  ".join(json.dumps(row, ensure_ascii=False) for row in value)
+            lines.append(f" {json.dumps(key)}: [\n  {rows}\n ]")
+        else:
+            lines.append(f" {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}")
+    write_atomic(FOLDER / f"{name}.json", ("{\n" + ",\n".join(lines) + "\n}\n").encode())
+
+
+def contest(name: str, runs: Path, jobs: int) -> None:
+    task, methods, seeds = CONTESTS[name]
+    result = arena(task, methods, seeds, runs=runs, jobs=jobs)
+    told = result.as_dict()
+    told["made"] = {key: value for key, value in told["made"].items() if key != "runs"}
+    store(name, told)
+
+
+def items(runs: Path) -> None:
+    answers = Answers(tier("cpu"), range(SEEDS), runs, "cpu", only_found=True)
+    for name in SHOWN:
+        print(name, flush=True)
+        told = answer(ITEMS[name], answers)
+        if told["data"]:
+            [png, svg] = save(DRAWINGS[name](told["data"]), PICTURES, name)
+            svg.unlink()
+            print(png)
+        told["runs"] = [str(Path(run).relative_to(runs)) for run in told["runs"]]
+        store(f"paper-{name}", told)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", help=f"{', '.join(CONTESTS)} or paper; all if left out")
+    parser.add_argument("--runs", type=Path, default=Path("runs"))
+    parser.add_argument("--jobs", type=int, default=1)
+    given = parser.parse_args()
+    for part in given.parts or (*CONTESTS, "paper"):
+        if part == "paper":
+            items(given.runs)
+        else:
+            contest(part, given.runs, given.jobs)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,135 @@
+"""docs/results.md, from nothing but the files in results/cpu; pictures of contests go to docs/results.
+
+python results/write.py
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from balcal.arena.records import FIGURES
+from balcal.arena.result import ArenaResult
+from balcal.paper.telling import in_markdown
+from balcal.plots import differences
+
+HERE = Path(__file__).parent
+FOLDER, PICTURES, PAGE = HERE / "cpu", HERE.parent / "docs" / "results", HERE.parent / "docs" / "results.md"
+OURS = ("balcal", "balcal-logits", "balcal-auto")
+JUDGED = ("accuracy", "ece", "nll")
+TITLES = {
+    "cifar10": "Everybody on CIFAR-10",
+    "cifar100": "Everybody on CIFAR-100",
+    "parts": "BalCAL and its parts, CIFAR-10",
+}
+ITEMS = (
+    *("delta", "alpha", "alpha-ece", "shift", "ood", "ood-confidence", "main", "variants", "gamma"),
+    *("motivation", "alpha-confidence", "collapse", "distance", "tsne-more", "cam"),
+)
+TOP = """# Results
+
+What was really run, on two CPU cores, with nothing left out that came out badly. This page is made by
+`python results/write.py` from the files in `results/cpu`, which `python results/cpu.py` makes of the runs: every run's
+recipe, seed, commit, environment and duration is in them.
+
+Tasks: `cifar10-cpu` and `cifar100-cpu` (`balcal show cifar10-cpu`): 5,000 real images to train a ResNet-8 on until it
+overfits, 2,500 to validate, all 10,000 test images to judge. Published settings of the other methods, not tuned for
+these tasks; delta of `balcal` and `balcal-logits` was chosen on validation images of a seed that is not shown here
+(results/cpu-delta.csv). A small network on little data is not a WRN-28-10 on all of it: what holds here need not hold
+there.
+
+The question is put to `vanilla+ts`: plain training, then one temperature from the validation images. It costs nothing,
+so a method has to beat that.
+"""
+
+
+def load(name: str) -> dict[str, Any] | None:
+    path = FOLDER / f"{name}.json"
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def plainly(result: ArenaResult) -> list[str]:
+    """Where BalCAL wins, ties and loses, in sentences."""
+    lines = []
+    for entry in (entry for name in OURS for entry in (name, f"{name}+ts")):
+        if entry not in result.entries:
+            continue
+        against = result.compare(result.reference, entry)
+        told = [_against(against[name]) for name in JUDGED]
+        lines.append(f"- `{entry}` against `{result.reference}`: {'; '.join(told)}.")
+    others = [e for e in result.entries if e.endswith("+ts") and e.removesuffix("+ts") not in (*OURS, "vanilla")]
+    for entry in (f"{name}+ts" for name in OURS if f"{name}+ts" in result.entries):
+        counted = {
+            name: Counter(result.compare(other, entry)[name].judgement.removesuffix(" here") for other in others)
+            for name in JUDGED
+        }
+        told = [
+            f"{_title(name)} {found['better']} won, {found['tie'] + found['same']} tied, {found['worse']} lost"
+            for name, found in counted.items()
+        ]
+        lines.append(
+            f"- `{entry}` against each of the {len(others)} others, each with its temperature: {'; '.join(told)}."
+        )
+    return lines
+
+
+def _title(name: str) -> str:
+    return next(figure.title for figure in FIGURES if figure.name == name)
+
+
+def _against(found: Any) -> str:
+    figure = next(f for f in FIGURES if f.name == found.figure)
+    word = {"better": "better", "worse": "worse", "better here": "better here", "worse here": "worse here"}
+    shown = f"{figure.shown(found.value, '+')} [{figure.shown(found.low, '+')}, {figure.shown(found.high, '+')}]"
+    return f"{figure.title} {word.get(found.judgement, 'a tie')} ({shown})"
+
+
+def contest(name: str, told: dict[str, Any]) -> list[str]:
+    result = ArenaResult.of({key: value for key, value in told.items() if key != "form"})
+    differences(result).save(PICTURES / f"{name}.png")
+    done = [run for run in result.runs if run.status == "done"]
+    hours = sum(run.seconds or 0 for run in done) / 3600
+    commits = sorted({str(run.environment.get("commit", ""))[:7] for run in done} - {""})
+    return [
+        f"## {TITLES[name]}",
+        "",
+        f"`balcal arena {result.task} --methods {','.join(result.methods)} --seeds {len(result.seeds)}`: "
+        f"{len(done)} runs, {hours:.1f} hours of one thread; trained by {', '.join(f'`{c}`' for c in commits)}.",
+        "",
+        "In pairs, without correction for their number:" if len(result.seeds) > 1 else "In pairs, one seed:",
+        "",
+        *plainly(result),
+        "",
+        f"![Differences to {result.reference}](results/{name}.png)",
+        "",
+        result.table("markdown"),
+        "",
+    ]
+
+
+def item(name: str, told: dict[str, Any]) -> str:
+    pictures = [PICTURES / f"{name}.png"] if told["data"] else []
+    text = in_markdown(told, pictures)
+    return text.replace(f"]({name}.png)", f"](results/{name}.png)").replace("## ", "### ", 1)
+
+
+def main() -> None:
+    parts = [TOP]
+    for name, title in TITLES.items():
+        told = load(name)
+        parts.append("\n".join(contest(name, told)) if told else f"## {title}\n\nNot run yet.\n")
+    parts.append(
+        "## The paper's tables and figures\n\n`python results/cpu.py paper`: the items of `balcal paper --tier cpu`, "
+        "ours beside theirs. A dash stands where nothing was run.\n"
+    )
+    for name in ITEMS:
+        told = load(f"paper-{name}")
+        if told:
+            parts.append(item(name, told))
+    PAGE.write_text("\n".join(parts))
+
+
+if __name__ == "__main__":
+    main()
