@@ -4,38 +4,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from balcal.analysis.readings import ETF, LEARNABLE
-from balcal.files import write_atomic
 
-INK, GREY = "#22303c", "#9aa5ad"
+INK, GREY = "#1f2a33", "#9aa5ad"
 OURS = ("Ours", "BalCAL")
 
 
 def save(figure: Any, folder: Path, name: str) -> list[Path]:
     """As PNG and as SVG."""
-    paths = []
-    for ending in ("png", "svg"):
-        buffer = BytesIO()
-        figure.savefig(buffer, format=ending, dpi=150)
-        paths.append(folder / f"{name}.{ending}")
-        write_atomic(paths[-1], buffer.getvalue())
+    paths = [folder / f"{name}.{ending}" for ending in ("png", "svg")]
+    for path in paths:
+        figure.save(path)
     return paths
 
 
 def _panels(across: int, down: int = 1, size: float = 3.2) -> tuple[Any, Any]:
-    from matplotlib.figure import Figure
+    from balcal.plots import style
 
-    figure = Figure(figsize=(size * across, 0.85 * size * down), layout="constrained")
+    figure = style.figure(size * across, 0.85 * size * down)
     grid = figure.subplots(down, across, squeeze=False)
-    for axes in grid.flat:
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.tick_params(colors=INK, labelsize=7)
+    style.tidy(*grid.flat)
     return figure, grid
 
 
