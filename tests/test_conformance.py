@@ -122,7 +122,8 @@ def test_what_is_applied_afterwards_keeps_its_name(name, capsys):
     assert recipe("digits", f"balcal+{name}").address() == recipe("digits", "balcal").address()
     status, out, _ = balcal_cli("show", name, capsys=capsys)
     assert status == 0
-    assert str(balcal.method(name).posthoc) in out
+    method = balcal.method(name)
+    assert all(str(getattr(method, role)) in out for role in method.changes)
 
 
 ALONE = ["tst", "balcal+pcs"]

@@ -13,6 +13,8 @@ import balcal
 from balcal import train
 from balcal.core import BalcalError
 from balcal.data.holding import hold_out
+from balcal.fitting import lift
+from balcal.methods.temperature import solve_temperature
 from balcal.optimise import rate
 from balcal.recipe import Plan
 
@@ -31,7 +33,7 @@ def test_history_tells_what_the_method_did(tmp_path):
         assert {"loss", "val_nll", "val_acc", "val_ece", "val_conf", "gamma", "conf", "acc", "gap", "branch"} <= set(r)
         assert r["branch"] in ("root", "standard", "closest")
     assert history(trained("vanilla", tmp_path))[0].keys() == {"epoch", "loss"} | {
-        f"val_{name}" for name in ("acc", "nll", "conf", "ece")
+        f"val_{name}" for name in ("acc", "nll", "nll_ts", "conf", "ece")
     }
 
 
@@ -58,9 +60,25 @@ def test_validation_is_gone_through_once_where_logits_do_not_move(method, passes
 
 def test_best_epoch_by_validation_nll_is_kept_and_told(tmp_path):
     run = trained("vanilla", tmp_path)
-    best = min(history(run), key=lambda r: r["val_nll"])["epoch"]
+    best, late = (min(history(run), key=lambda r: r[figure])["epoch"] for figure in ("val_nll", "val_nll_ts"))
     assert json.loads((run / "metrics.json").read_text())["epoch"] == best
-    assert [p.name[:13] for p in (run / "checkpoints").glob("weights-*")] == [f"weights-e{best:04d}"]
+    assert {p.name[:13] for p in (run / "checkpoints").glob("weights-*")} == {f"weights-e{e:04d}" for e in (best, late)}
+
+
+def test_late_asks_a_finished_run_for_the_epoch_that_calibrates_best(tmp_path):
+    settings = ["plan.epochs=20", "task.train_size=60", "plan.lr=0.03"]  # enough to overfit
+    run = trained("vanilla", tmp_path, settings=settings)
+    assert trained("late+ts", tmp_path, settings=settings) == run
+    early, late = (json.loads((run / f"metrics{x}.json").read_text())["epoch"] for x in ("", "+late+ts"))
+    records = history(run)
+    assert late == min(records, key=lambda r: r["val_nll_ts"])["epoch"] > early, "else this says nothing"
+    told = balcal.runs.Run.at(run).load_predictions(f"val-e{late:04d}")
+    assert float(told.log_probs.gather(1, told.labels[:, None]).mean()) == pytest.approx(
+        -records[late]["val_nll"], 1e-5
+    )
+    tempered = lift(told.log_probs.double()) / solve_temperature(told.log_probs, told.labels)
+    nll = float(torch.nn.functional.cross_entropy(tempered, told.labels))
+    assert records[late]["val_nll_ts"] == pytest.approx(nll, rel=1e-3)
 
 
 def test_ts_reuses_the_run_without_retraining(tmp_path):

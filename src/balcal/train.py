@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
@@ -17,7 +17,7 @@ from balcal.core import BalcalError, Outputs, Record, Sums
 from balcal.data.batches import Batches
 from balcal.devices import World
 from balcal.health import Health
-from balcal.metrics.meter import TopLabel
+from balcal.metrics.meter import TemperedNll, TopLabel
 from balcal.model import Model, batch_loss, compile_backbone, finish_tally
 from balcal.optimise import make_optimiser, rate, set_rate
 from balcal.progress import Progress
@@ -96,7 +96,7 @@ def run_epochs(session: Session) -> list[Record]:
             stop_if_asked(session)
     if world.first:
         chosen = method.select(session.history)
-        store.forget_weights(keep={chosen} | plan.kept(plan.epochs))
+        store.forget_weights(keep={chosen, late(session.history)} | plan.kept(plan.epochs))
         model.load_state_dict(store.load_weights(chosen))
     world.share(*model.state_dict().values())
     return session.history
@@ -167,13 +167,16 @@ def validate(session: Session) -> Record:
         record |= finish_tally(model, sums, world)
         again = ((replace(outputs, weights=model.head.weights), labels) for outputs, labels in kept)
         seen = again if room >= 0 else forward(session)
-    meter = TopLabel(device=session.device)
+    meter, tempered = TopLabel(device=session.device), TemperedNll(session.device)
     for outputs, labels in seen:
-        meter.add(outputs.log_probs(), labels)
-    world.sum(*meter.tensors())
+        log_probs = outputs.log_probs()
+        meter.add(log_probs, labels)
+        tempered.add(log_probs, labels)
+    world.sum(*meter.tensors(), *tempered.tensors())
     figures = meter.compute()
     if math.isnan(figures["nll"]):
         raise BalcalError("the predictions on the validation split are NaN: lower the learning rate (plan.lr)")
+    figures["nll_ts"] = tempered.compute()
     return record | {f"val_{name}": value for name, value in figures.items()}
 
 
@@ -224,14 +227,23 @@ def mean_loss(session: Session) -> float:
 
 
 def keep_weights(session: Session) -> None:
-    """The epoch that would be chosen if this were the last one stays, and those that plan.keep asks for."""
+    """The epoch that would be chosen if this were the last one stays, and those that plan.keep asks for.
+
+    So does the one that `late` would choose: it may be asked of any run, afterwards.
+    """
     if session.world.first:
-        now, chosen = len(session.history) - 1, session.model.method.select(session.history)
-        always = session.plan.kept(now + 1)
-        if now in always | {chosen}:
+        now, always = len(session.history) - 1, session.plan.kept(len(session.history))
+        pickers = (session.model.method.select, late)
+        chosen = {pick(session.history) for pick in pickers}
+        if now in always | chosen:
             session.store.save_weights(now, session.model.state_dict())
-        before = session.model.method.select(session.history[:-1] or session.history)  # the state on disk needs it yet
-        session.store.forget_weights(keep={chosen, before} | always)
+        before = {pick(session.history[:-1] or session.history) for pick in pickers}  # the state on disk needs them yet
+        session.store.forget_weights(keep=chosen | before | always)
+
+
+def late(history: Sequence[Record]) -> int:
+    """The epoch that the method of this name would choose; epochs of earlier versions do not know their figure."""
+    return min(range(len(history)), key=lambda epoch: history[epoch].get("val_nll_ts", math.inf))
 
 
 def save(session: Session) -> None:

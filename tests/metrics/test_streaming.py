@@ -11,7 +11,9 @@ from samples import awkward, draw
 
 from balcal import metrics
 from balcal.core import BalcalError
-from balcal.metrics.meter import TopLabel
+from balcal.fitting import lift
+from balcal.methods.temperature import solve_temperature
+from balcal.metrics.meter import TemperedNll, TopLabel
 
 MAKERS = {
     "BinSums": metrics.BinSums,
@@ -91,3 +93,23 @@ def test_the_meter_of_the_loop(seed, cut):
     assert figures["nll"] == pytest.approx(metrics.nll(probs=p, labels=y), abs=1e-9)
     assert figures["acc"] == pytest.approx(metrics.accuracy(probs=p, labels=y), abs=1e-12)
     assert figures["conf"] == pytest.approx(metrics.mean_confidence(probs=p, labels=y), abs=1e-12)
+
+
+@pytest.mark.parametrize("volume", [0.25, 1.0, 3.0, 10.0])
+def test_the_nll_after_a_temperature_needs_no_stored_predictions(volume):
+    rng = torch.Generator().manual_seed(0)
+    y = torch.randint(5, (600,), generator=rng)
+    z = volume * (torch.nn.functional.one_hot(y, 5) + torch.randn(600, 5, generator=rng))
+    z[0, (y[0] + 1) % 5] = -torch.inf
+    log_probs = z.log_softmax(1)
+    whole, first, second = (TemperedNll() for _ in range(3))
+    whole.add(log_probs, y)
+    first.add(log_probs[:77], y[:77])
+    second.add(log_probs[77:], y[77:])
+    for mine, other in zip(first.tensors(), second.tensors(), strict=True):
+        mine.add_(other)
+    assert first.compute() == pytest.approx(whole.compute(), rel=1e-6)
+    best = lift(log_probs.double()) / solve_temperature(log_probs, y)
+    exact = float(torch.nn.functional.cross_entropy(best, y))
+    assert whole.compute() == pytest.approx(exact, rel=1e-3)
+    assert whole.compute() <= float(torch.nn.functional.cross_entropy(lift(log_probs), y)) + 1e-6

@@ -1,0 +1,41 @@
+"""Ours: choose the epoch after calibrating it, not before.
+
+    the epoch with the lowest validation NLL after an optimal temperature
+
+The NLL of an over-confident network rises while its accuracy still does, so the lowest raw NLL stops it early; what a
+temperature will take away later should not count against an epoch now. For whoever calibrates in the end: `late+ts`
+(plain training), `balcal+late+ts`, ... It only reads what training left behind, so any run can be asked: the epoch's
+weights are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from balcal.core import BalcalError, Record
+from balcal.recipe import Method
+
+
+@dataclass(frozen=True)
+class AfterTemperature:
+    """The epoch with the lowest validation NLL after its own best temperature; the first one, if several are equal."""
+
+    def __call__(self, history: Sequence[Record]) -> int:
+        if any("val_nll_ts" not in record for record in history):
+            raise BalcalError(
+                "`late` cannot choose an epoch of this run: an earlier version trained it, and its history has no NLL "
+                "after a temperature; train it again"
+            )
+        return min(range(len(history)), key=lambda epoch: history[epoch]["val_nll_ts"])
+
+
+METHODS = {
+    "late": Method(
+        "late",
+        select=AfterTemperature(),
+        about="the epoch with the lowest validation NLL after a temperature",
+        paper="Ours",
+        venue="balcal",
+    )
+}
