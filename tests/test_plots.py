@@ -110,6 +110,7 @@ def test_gamma_and_loss_curves():
     figure = plots.loss_curve(HISTORY)
     assert line(figure, "loss")[1] == pytest.approx([1, 1 / 2, 1 / 3, 1 / 4])
     assert line(figure, "val_nll")[1] == pytest.approx([0.9, 0.8, 0.7, 0.6])
+    assert line(figure, "val_nll_ts")[1] == pytest.approx([0.8, 0.7, 0.6, 0.5])
     with pytest.raises(BalcalError, match="no gamma and no beta"):
         plots.gamma_curve([{"epoch": 0, "loss": 1.0}])
 

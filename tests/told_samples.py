@@ -24,7 +24,13 @@ HOSTILE = [
 ]
 HISTORY = [
     {"epoch": e, "loss": 1 / (e + 1), "gamma": 1 - 0.1 * e, "conf": 0.7 + 0.05 * e, "acc": 0.72 + 0.06 * e}
-    | {"gap": 0.01 * e, "branch": "root", "val_acc": 0.7 + 0.02 * e, "val_nll": 0.9 - 0.1 * e}
+    | {
+        "gap": 0.01 * e,
+        "branch": "root",
+        "val_acc": 0.7 + 0.02 * e,
+        "val_nll": 0.9 - 0.1 * e,
+        "val_nll_ts": 0.8 - 0.1 * e,
+    }
     | {"val_conf": 0.71 + 0.03 * e, "val_ece": 0.05 - 0.01 * e}
     for e in range(4)
 ]

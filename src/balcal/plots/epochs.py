@@ -46,12 +46,15 @@ def gamma_curve(told: History) -> Figure:
 
 
 def loss_curve(told: History) -> Figure:
-    """Training loss and validation NLL."""
+    """Training loss, validation NLL, and what a temperature would leave of that: the rest is miscalibration."""
     history = history_of(told)
     epochs = np.arange(1, len(history) + 1)
     drawn, axes = one_axes()
     for colour, name, label in ((SERIES[0], "loss", "training loss"), (SERIES[1], "val_nll", "validation NLL")):
         axes.plot(epochs, column(history, name), color=colour, linewidth=1.6, label=label, gid=name)
+    if "val_nll_ts" in history[-1]:
+        how = {"linestyle": "--", "linewidth": 1.2, "label": "after a temperature", "gid": "val_nll_ts"}
+        axes.plot(epochs, column(history, "val_nll_ts"), color=SERIES[1], **how)
     axes.set(xlabel="epoch", ylabel="nats")
     axes.set_ylim(bottom=0)
     legend(axes)

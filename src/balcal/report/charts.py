@@ -249,7 +249,11 @@ def epoch_charts(history: Sequence[Record], chosen: int) -> list[dict[str, Any]]
         )
     )
     losses = [("training loss", values("loss"), "s1"), ("validation NLL", values("val_nll"), "s2")]
-    told.append(chart("losses", "In nats. The epoch of least validation NLL is chosen.", losses, as_share=False))
+    about = "In nats. The epoch of least validation NLL is chosen, unless the method says otherwise."
+    if "val_nll_ts" in history[-1]:
+        losses.append(("after a temperature", values("val_nll_ts"), "s2 dashed"))
+        about += " Dashed: what one temperature would leave of it; the rest is miscalibration."
+    told.append(chart("losses", about, losses, as_share=False))
     return told
 
 
