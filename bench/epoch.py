@@ -1,0 +1,71 @@
+"""A whole epoch, training and validation, of BalCAL's variants beside plain training, and of that beside itself.
+
+python bench/epoch.py
+
+Networks and proportions are those of `cifar10-cpu` and `cifar100-cpu` (two training images for each that validates),
+and WRN-16-2; images are random.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from side_by_side import ratio, report, take_turns
+
+from balcal.data.batches import MemoryBatches, Pixels
+from balcal.data.images import ImageSet
+from balcal.devices import World, keep_freed_memory
+from balcal.model import Model
+from balcal.progress import Progress
+from balcal.recipe import Plan
+from balcal.registry import backbone, method
+from balcal.runs import Memory
+from balcal.train import Session, begin_epoch, train_epoch, validate
+
+METHODS = ("balcal", "balcal-logits", "balcal-auto")
+
+
+def epoch_of(name: str, network: str, classes: int, images: int, batch: int) -> Callable[[], None]:
+    torch.manual_seed(0)
+    plan = Plan(lr=1e-9, batch_size=batch, epochs=1000)  # it stays where it starts, so every turn does the same work
+    pixels = Pixels(torch.full((3,), 1 / 64), torch.full((3,), 2.0), "none")
+
+    def batches(count: int, size: int, seed: int | None) -> MemoryBatches:
+        data = ImageSet(torch.randint(256, (count, 32, 32, 3), dtype=torch.uint8), torch.randint(classes, (count,)))
+        return MemoryBatches(data, pixels, size, seed=seed)
+
+    train, val = batches(images, batch, 0), batches(images // 2, 2 * batch, None)
+    model = Model(backbone(network, 3), classes, method(name)).to(memory_format=torch.channels_last)
+    progress = Progress("", quiet=True)
+    session = Session(model, train, val, plan, 0, Memory(), progress, World())
+    progress.start(plan.epochs, 0, 0, len(train), len(val))
+
+    def turn() -> None:
+        begin_epoch(session)
+        train_epoch(session)
+        validate(session)
+        session.step, session.sums = 0, None
+
+    return turn
+
+
+def compare(network: str, classes: int, images: int, batch: int, rounds: int) -> dict[str, Any]:
+    names = {"vanilla": "vanilla", "vanilla again": "vanilla"} | {name: name for name in METHODS}
+    turns = {title: epoch_of(name, network, classes, images, batch) for title, name in names.items()}
+    seconds = take_turns(turns, rounds)
+    return {
+        "what": f"{images} + {images // 2} images of {classes} classes a turn, batches of {batch}",
+        "time relative to vanilla": {title: ratio(seconds, title, "vanilla") for title in turns if title != "vanilla"},
+    }
+
+
+torch.set_num_threads(1)
+keep_freed_memory()
+figures = {
+    "resnet-8, 10 classes": compare("resnet-8", 10, images=640, batch=64, rounds=25),
+    "resnet-8, 100 classes": compare("resnet-8", 100, images=640, batch=32, rounds=25),
+    "wrn-16-2, 10 classes": compare("wrn-16-2", 10, images=256, batch=64, rounds=15),
+}
+report("epoch", "python bench/epoch.py", figures)
