@@ -96,7 +96,7 @@ def contest(name: str, told: dict[str, Any]) -> list[str]:
         f"## {TITLES[name]}",
         "",
         f"`balcal arena {result.task} --methods {','.join(result.methods)} --seeds {len(result.seeds)}`: "
-        f"{len(done)} runs, {hours:.1f} hours of one thread; trained by {', '.join(f'`{c}`' for c in commits)}.",
+        f"{len(done)} runs, {hours:.1f} hours of one thread; commits: {', '.join(f'`{c}`' for c in commits)}.",
         "",
         "In pairs, without correction for their number:" if len(result.seeds) > 1 else "In pairs, one seed:",
         "",
