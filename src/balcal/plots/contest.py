@@ -52,7 +52,8 @@ def differences(told: ArenaResult | str | Path, columns: tuple[str, ...] = ("acc
         axes.set_xlabel("higher is better" if known[name].higher else "lower is better", fontsize=8, color=SOFT)
     grid[0].set_yticks(range(len(order)), order, fontsize=8)
     grid[0].set_ylim(-0.7, len(order) - 0.3)
-    drawn.suptitle(f"{result.task}: minus {result.reference}", fontsize=10, color=INK)
+    title = f"{result.task}: minus {result.reference}; colours after Holm's correction"
+    drawn.suptitle(title, fontsize=10, color=INK)
     return drawn
 
 
