@@ -64,8 +64,8 @@ def compare(network: str, classes: int, images: int, batch: int, rounds: int) ->
 torch.set_num_threads(1)
 keep_freed_memory()
 figures = {
-    "resnet-8, 10 classes": compare("resnet-8", 10, images=640, batch=64, rounds=25),
-    "resnet-8, 100 classes": compare("resnet-8", 100, images=640, batch=32, rounds=25),
-    "wrn-16-2, 10 classes": compare("wrn-16-2", 10, images=256, batch=64, rounds=15),
+    "resnet-8, 10 classes": compare("resnet-8", 10, images=640, batch=64, rounds=8),
+    "resnet-8, 100 classes": compare("resnet-8", 100, images=640, batch=32, rounds=8),
+    "wrn-16-2, 10 classes": compare("wrn-16-2", 10, images=256, batch=64, rounds=6),
 }
 report("epoch", "python bench/epoch.py", figures)

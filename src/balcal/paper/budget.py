@@ -58,7 +58,10 @@ class Budget:
 def _hours(hours: float) -> str:
     if hours < 0.02:
         return f"{hours * 3600:.0f} seconds"
-    return f"{hours * 60:.0f} minutes" if hours < 1 else f"{hours:,.1f} hours"
+    if hours < 1:
+        return f"{hours * 60:.0f} minutes"
+    years = hours / 24 / 365
+    return f"{hours:,.1f} hours" if years < 1 else f"{hours:,.0f} hours ({years:,.0f} years)"
 
 
 def estimate(
