@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from balcal.arena.running import run as arena
 from balcal.files import write_atomic
 from balcal.paper import ITEMS
 from balcal.paper.answers import Answers
-from balcal.paper.drawing import DRAWINGS, save
+from balcal.paper.drawing import DRAWINGS
 from balcal.paper.telling import answer
 from balcal.paper.tiers import tier
 
@@ -39,6 +40,8 @@ SHOWN = (
 SEEDS = 3
 BULKY = ("points", "labels", "images")
 """what only a picture needs"""
+UNDRAWN = ("cam",)
+"""its picture has CIFAR images in it, which are not ours to hand out"""
 HERE = Path(__file__).parent
 FOLDER, PICTURES = HERE / "cpu", HERE.parent / "docs" / "results"
 
@@ -72,30 +75,28 @@ def contest(name: str, runs: Path, jobs: int) -> None:
     store(name, told)
 
 
-def items(runs: Path) -> None:
+def items(runs: Path, names: Sequence[str]) -> None:
     answers = Answers(tier("cpu"), range(SEEDS), runs, "cpu", only_found=True)
-    for name in SHOWN:
+    for name in names:
         print(name, flush=True)
         told = answer(ITEMS[name], answers)
-        if told["data"]:
-            [png, svg] = save(DRAWINGS[name](told["data"]), PICTURES, name)
-            svg.unlink()
-            print(png)
+        if told["data"] and name not in UNDRAWN:
+            DRAWINGS[name](told["data"]).savefig(PICTURES / f"{name}.png", dpi=100)
         told["runs"] = [str(Path(run).relative_to(runs)) for run in told["runs"]]
         store(f"paper-{name}", told)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", help=f"{', '.join(CONTESTS)} or paper; all if left out")
+    parser.add_argument("parts", nargs="*", help=f"{', '.join(CONTESTS)}, paper, or its items; all if left out")
     parser.add_argument("--runs", type=Path, default=Path("runs"))
     parser.add_argument("--jobs", type=int, default=1)
     given = parser.parse_args()
     for part in given.parts or (*CONTESTS, "paper"):
-        if part == "paper":
-            items(given.runs)
-        else:
+        if part in CONTESTS:
             contest(part, given.runs, given.jobs)
+        else:
+            items(given.runs, SHOWN if part == "paper" else [part])
 
 
 if __name__ == "__main__":

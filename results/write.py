@@ -110,7 +110,7 @@ def contest(name: str, told: dict[str, Any]) -> list[str]:
 
 
 def item(name: str, told: dict[str, Any]) -> str:
-    pictures = [PICTURES / f"{name}.png"] if told["data"] else []
+    pictures = [PICTURES / f"{name}.png"] if told["data"] and name != "cam" else []
     text = in_markdown(told, pictures)
     return text.replace(f"]({name}.png)", f"](results/{name}.png)").replace("## ", "### ", 1)
 

@@ -135,10 +135,10 @@ def test_what_was_not_run_is_empty_and_named_if_only_found_runs_count(out, tmp_p
     assert by_row["balcal-logits", "CIFAR-10", "ECE"] != []
     empty = [key for key, values in by_row.items() if not values]
     assert {row for row, *_ in empty} == {r for r in item("variants").rows if "ETF" in r and "adapter" not in r}
-    assert "CIFAR-10 etf-1 seed 0" in told["missing"]
-    assert "CIFAR-10 vanilla seed 0" not in told["missing"]
-    text = in_markdown(told)
-    assert "Not run, so empty here or with fewer seeds: CIFAR-10 vanilla seed 1; " in text
+    missing = {(row["place"], row["method"]): row["seeds"] for row in told["missing"]}
+    assert missing["CIFAR-10", "etf-1"] == [0, 1]
+    assert missing["CIFAR-10", "vanilla"] == [1]
+    assert "Not run, so empty here or with fewer seeds: CIFAR-10 (seed 1): `vanilla`, " in in_markdown(told)
     nothing = Answers(SMOKE, [0], tmp_path, "cpu", only_found=True)
     assert answer(item("tsne"), nothing)["data"] == {}
 

@@ -20,6 +20,7 @@ from balcal.evaluate import calibrated_predictions, evaluate
 from balcal.metrics.bins import bin_table
 from balcal.metrics.inputs import read
 from balcal.paper.items import MEASURES, Ask, Cell
+from balcal.paper.running import Training
 from balcal.paper.tiers import Tier
 from balcal.paper.timing import seconds_per_epoch
 from balcal.recipe import Recipe
@@ -50,10 +51,11 @@ class Answers:
     def recipes(self, ask: Ask) -> list[Recipe]:
         return [recipe for seed in self.seeds if (recipe := self.recipe(ask, seed))]
 
-    def missing(self, ask: Ask) -> list[int]:
-        """Seeds of which there could be a run, and is none."""
+    def missing(self, ask: Ask, epochs: bool = False) -> list[int]:
+        """Seeds of which there could be a run, and is none; or none with the weights of its `epochs`."""
         asked = {seed: ask.recipe(self.tier, seed) for seed in self.seeds}
-        return [seed for seed, recipe in asked.items() if recipe and not Run(self.out, recipe).finished]
+        keep = self.tier.keep if epochs else None
+        return [seed for seed, recipe in asked.items() if recipe and Training(recipe, keep).missing(self.out)]
 
     def run(self, ask: Ask, seed: int | None = None) -> Run | None:
         """Its run; of the first seed, if none is said."""

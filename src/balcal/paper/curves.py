@@ -54,7 +54,8 @@ COLLAPSED = 5000
 def runs_of(item: Item, answers: Answers) -> Iterator[tuple[str, Ask, Run]]:
     for name, ask in item.series(answers.tier).items():
         run = answers.run(ask)
-        if run is not None:
+        without = answers.only_found and answers.seeds[0] in answers.missing(ask, item.epochs)
+        if run is not None and not without:
             yield name, ask, run
 
 

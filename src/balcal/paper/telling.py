@@ -93,9 +93,29 @@ def _runs(item: Item, answers: Answers) -> list[str]:
     return list(dict.fromkeys(str(run.path) for run in found if run is not None))
 
 
-def _missing(item: Item, answers: Answers) -> list[str]:
-    asks = item.asks(answers.tier)
-    return [" ".join((ask.place, ask.method, *ask.settings, f"seed {s}")) for ask in asks for s in answers.missing(ask)]
+def _missing(item: Item, answers: Answers) -> list[Told]:
+    """What could have been trained and was not, a row for each thing."""
+    watched = set(item.series(answers.tier).values()) if item.epochs else set()
+    seeds_of = {ask: answers.missing(ask) for ask in item.asks(answers.tier)}
+    first = answers.seeds[0]  # the only one whose epochs are looked at
+    found = [
+        (ask, sorted({first, *seeds}) if ask in watched and first in answers.missing(ask, epochs=True) else seeds)
+        for ask, seeds in seeds_of.items()
+    ]
+    return [
+        {"place": ask.place, "method": ask.method, "settings": list(ask.settings), "seeds": seeds}
+        for ask, seeds in found
+        if seeds
+    ]
+
+
+def _not_run(missing: list[Told]) -> str:
+    """`CIFAR-100 (seeds 0, 1): acls, ls; ...`"""
+    grouped: dict[str, list[str]] = {}
+    for row in missing:
+        seeds = f"seed{'s' if len(row['seeds']) > 1 else ''} {', '.join(map(str, row['seeds']))}"
+        grouped.setdefault(f"{row['place']} ({seeds})", []).append(" ".join((f"`{row['method']}`", *row["settings"])))
+    return "; ".join(f"{where}: {', '.join(what)}" for where, what in grouped.items())
 
 
 def in_markdown(told: Told, pictures: list[Path] | None = None) -> str:
@@ -111,7 +131,7 @@ def in_markdown(told: Told, pictures: list[Path] | None = None) -> str:
     lines += [f"![{told['title']}]({picture.name})" for picture in pictures or [] if picture.suffix == ".png"]
     lines += _numbers(told) if told["kind"] == "figure" else []
     if told["missing"]:
-        lines += ["", f"Not run, so empty here or with fewer seeds: {'; '.join(told['missing'])}."]
+        lines += ["", f"Not run, so empty here or with fewer seeds: {_not_run(told['missing'])}."]
     lines += ["", "How this differs from the paper's experiment:", "", *(f"- {text}" for text in told["deviations"])]
     if told["notes"]:
         lines += ["", "Known oddities:", "", *(f"- {text}" for text in told["notes"])]
