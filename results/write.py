@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
-from balcal.arena.records import FIGURES
+from cpu import FOLDER, PICTURES, UNDRAWN
+
+from balcal.arena.records import FIGURES, Difference
 from balcal.arena.result import ArenaResult
 from balcal.paper.telling import in_markdown
 from balcal.plots import differences
 
-HERE = Path(__file__).parent
-FOLDER, PICTURES, PAGE = HERE / "cpu", HERE.parent / "docs" / "results", HERE.parent / "docs" / "results.md"
+PAGE = PICTURES.with_suffix(".md")
 OURS = ("balcal", "balcal-logits", "balcal-auto")
-JUDGED = ("accuracy", "ece", "nll")
+JUDGED = {figure.name: figure for figure in FIGURES if figure.name in ("accuracy", "ece", "nll")}
 TITLES = {
     "cifar10": "Everybody on CIFAR-10",
     "cifar100": "Everybody on CIFAR-100",
@@ -45,11 +45,6 @@ so a method has to beat that.
 """
 
 
-def load(name: str) -> dict[str, Any] | None:
-    path = FOLDER / f"{name}.json"
-    return json.loads(path.read_text()) if path.exists() else None
-
-
 def plainly(result: ArenaResult) -> list[str]:
     """Where BalCAL wins, ties and loses, in sentences."""
     lines = []
@@ -66,7 +61,7 @@ def plainly(result: ArenaResult) -> list[str]:
             for name in JUDGED
         }
         told = [
-            f"{_title(name)} {found['better']} won, {found['tie'] + found['same']} tied, {found['worse']} lost"
+            f"{JUDGED[name].title} {found['better']} won, {found['tie'] + found['same']} tied, {found['worse']} lost"
             for name, found in counted.items()
         ]
         lines.append(
@@ -75,20 +70,13 @@ def plainly(result: ArenaResult) -> list[str]:
     return lines
 
 
-def _title(name: str) -> str:
-    return next(figure.title for figure in FIGURES if figure.name == name)
-
-
-def _against(found: Any) -> str:
-    figure = next(f for f in FIGURES if f.name == found.figure)
-    word = {"better": "better", "worse": "worse", "better here": "better here", "worse here": "worse here"}
+def _against(found: Difference) -> str:
+    figure, word = JUDGED[found.figure], "a tie" if found.judgement in ("tie", "same") else found.judgement
     shown = f"{figure.shown(found.value, '+')} [{figure.shown(found.low, '+')}, {figure.shown(found.high, '+')}]"
-    return f"{figure.title} {word.get(found.judgement, 'a tie')} ({shown})"
+    return f"{figure.title} {word} ({shown})"
 
 
-def contest(name: str, told: dict[str, Any]) -> list[str]:
-    result = ArenaResult.of({key: value for key, value in told.items() if key != "form"})
-    differences(result).save(PICTURES / f"{name}.png")
+def contest(name: str, result: ArenaResult) -> list[str]:
     done = [run for run in result.runs if run.status == "done"]
     hours = sum(run.seconds or 0 for run in done) / 3600
     commits = sorted({str(run.environment.get("commit", ""))[:7] for run in done} - {""})
@@ -110,26 +98,30 @@ def contest(name: str, told: dict[str, Any]) -> list[str]:
 
 
 def item(name: str, told: dict[str, Any]) -> str:
-    pictures = [PICTURES / f"{name}.png"] if told["data"] and name != "cam" else []
+    pictures = [PICTURES / f"{name}.png"] if told["data"] and name not in UNDRAWN else []
     text = in_markdown(told, pictures)
     return text.replace(f"]({name}.png)", f"](results/{name}.png)").replace("## ", "### ", 1)
 
 
-def main() -> None:
-    parts = [TOP]
+def contests() -> dict[str, ArenaResult]:
+    """What has been run of them."""
+    return {name: ArenaResult.load(path) for name in TITLES if (path := FOLDER / f"{name}.json").exists()}
+
+
+def page() -> str:
+    parts, run = [TOP], contests()
     for name, title in TITLES.items():
-        told = load(name)
-        parts.append("\n".join(contest(name, told)) if told else f"## {title}\n\nNot run yet.\n")
+        parts.append("\n".join(contest(name, run[name])) if name in run else f"## {title}\n\nNot run yet.\n")
     parts.append(
         "## The paper's tables and figures\n\n`python results/cpu.py paper`: the items of `balcal paper --tier cpu`, "
         "ours beside theirs. A dash stands where nothing was run.\n"
     )
-    for name in ITEMS:
-        told = load(f"paper-{name}")
-        if told:
-            parts.append(item(name, told))
-    PAGE.write_text("\n".join(parts))
+    files = {name: FOLDER / f"paper-{name}.json" for name in ITEMS}
+    parts += [item(name, json.loads(path.read_text())) for name, path in files.items() if path.exists()]
+    return "\n".join(parts)
 
 
 if __name__ == "__main__":
-    main()
+    for contest_name, found in contests().items():
+        differences(found).save(PICTURES / f"{contest_name}.png")
+    PAGE.write_text(page())

@@ -57,17 +57,15 @@ def fit(
             raise BalcalError(unknown("setting", name, known))
     plan = Plan(epochs=epochs, **settings)
     device = model.head.weights.device
-    progress = Progress(model.method.name, quiet or not current_world().first)
+    world = current_world()
+    progress = Progress(model.method.name, quiet or not world.first)
     if val_loader is None:
-        train_loader, val_loader = hold_out(train_loader, seed)
-        held, rest = (len(loader.dataset) for loader in (val_loader, train_loader))  # type: ignore[arg-type]
-        progress.note(f"no val_loader: {held:,} of {held + rest:,} training samples are held out for validation")
+        train_loader, val_loader = hold_out(train_loader, seed, progress.note)
     train, val = LoaderBatches(train_loader, device, seed), LoaderBatches(val_loader, device, seed)
     for name, batches in (("training", train), ("validation", val)):
         if not len(batches):
             raise BalcalError(f"the {name} loader is empty")
     _tune_machine(device)
-    world = current_world()
     trackers = Trackers(check_trackers(track) if world.first else (), progress.note)
     told = Tracked(f"{model.method.name}-seed{seed}", flattened({"plan": describe(plan)}))
     if out is None:

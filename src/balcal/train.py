@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
@@ -17,7 +17,7 @@ from balcal.core import BalcalError, Outputs, Record, Sums
 from balcal.data.batches import Batches
 from balcal.devices import World
 from balcal.health import Health
-from balcal.metrics.meter import TemperedNll, TopLabel
+from balcal.metrics.meter import TemperedNll, TopLabel, lowest_tempered
 from balcal.model import Model, batch_loss, compile_backbone, finish_tally
 from balcal.optimise import make_optimiser, rate, set_rate
 from balcal.progress import Progress
@@ -96,7 +96,7 @@ def run_epochs(session: Session) -> list[Record]:
             stop_if_asked(session)
     if world.first:
         chosen = method.select(session.history)
-        store.forget_weights(keep={chosen, late(session.history)} | plan.kept(plan.epochs))
+        store.forget_weights(keep={chosen, lowest_tempered(session.history)} | plan.kept(plan.epochs))
         model.load_state_dict(store.load_weights(chosen))
     world.share(*model.state_dict().values())
     return session.history
@@ -164,6 +164,8 @@ def validate(session: Session) -> Record:
             room -= outputs.logits.numel()
             if room >= 0:
                 kept.append((outputs, labels))
+            else:
+                kept.clear()
         record |= finish_tally(model, sums, world)
         again = ((replace(outputs, weights=model.head.weights), labels) for outputs, labels in kept)
         seen = again if room >= 0 else forward(session)
@@ -233,17 +235,12 @@ def keep_weights(session: Session) -> None:
     """
     if session.world.first:
         now, always = len(session.history) - 1, session.plan.kept(len(session.history))
-        pickers = (session.model.method.select, late)
+        pickers = (session.model.method.select, lowest_tempered)
         chosen = {pick(session.history) for pick in pickers}
         if now in always | chosen:
             session.store.save_weights(now, session.model.state_dict())
         before = {pick(session.history[:-1] or session.history) for pick in pickers}  # the state on disk needs them yet
         session.store.forget_weights(keep=chosen | before | always)
-
-
-def late(history: Sequence[Record]) -> int:
-    """The epoch that the method of this name would choose; epochs of earlier versions do not know their figure."""
-    return min(range(len(history)), key=lambda epoch: history[epoch].get("val_nll_ts", math.inf))
 
 
 def save(session: Session) -> None:

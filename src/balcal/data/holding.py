@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Sized
+from typing import Any, cast
 
 import torch
 from torch.utils.data import DataLoader, RandomSampler, SequentialSampler, Subset
@@ -16,23 +16,27 @@ FEWEST = 20
 """samples of which a tenth can be held out"""
 
 
-def hold_out(loader: Iterable[Any], seed: int, share: float = SHARE) -> tuple[DataLoader[Any], DataLoader[Any]]:
+def hold_out(
+    loader: Iterable[Any], seed: int, say: Callable[[str], None] = lambda text: None
+) -> tuple[DataLoader[Any], DataLoader[Any]]:
     """(the rest, what was held out), both with the loader's own ways; which samples, follows from the seed.
 
     What the data set does to a sample, such as augmentation, it does to those held out as well.
     """
-    if not isinstance(loader, DataLoader) or type(loader.sampler) not in (RandomSampler, SequentialSampler):
+    ordinary = isinstance(loader, DataLoader) and type(loader.sampler) in (RandomSampler, SequentialSampler)
+    if not isinstance(loader, DataLoader) or not ordinary or loader.batch_size is None:
         raise BalcalError(
             "there is no validation loader, and of this training loader no samples can be held out, since it is no "
             "DataLoader with an ordinary sampler: pass val_loader="
         )
-    samples = len(loader.dataset)  # type: ignore[arg-type]
-    if loader.batch_size is None or samples < FEWEST:
+    samples = len(cast(Sized, loader.dataset))
+    if samples < FEWEST:
         raise BalcalError(
             f"there is no validation loader, and {samples} samples are too few to hold some out: pass val_loader="
         )
     order = torch.randperm(samples, generator=generator(seed, "split")).tolist()
-    kept = max(1, round(share * samples))
+    kept = round(SHARE * samples)
+    say(f"no val_loader: {kept:,} of {samples:,} training samples are held out for validation")
     shuffled = isinstance(loader.sampler, RandomSampler)
     rest = _like(loader, sorted(order[kept:]), shuffle=shuffled, drop_last=loader.drop_last)
     return rest, _like(loader, sorted(order[:kept]))

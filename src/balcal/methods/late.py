@@ -14,12 +14,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from balcal.core import BalcalError, Record
+from balcal.metrics.meter import lowest_tempered
 from balcal.recipe import Method
 
 
 @dataclass(frozen=True)
 class AfterTemperature:
-    """The epoch with the lowest validation NLL after its own best temperature; the first one, if several are equal."""
+    """The epoch with the lowest validation NLL after its own best temperature."""
 
     def __call__(self, history: Sequence[Record]) -> int:
         if any("val_nll_ts" not in record for record in history):
@@ -27,7 +28,7 @@ class AfterTemperature:
                 "`late` cannot choose an epoch of this run: an earlier version trained it, and its history has no NLL "
                 "after a temperature; train it again"
             )
-        return min(range(len(history)), key=lambda epoch: history[epoch]["val_nll_ts"])
+        return lowest_tempered(history)
 
 
 METHODS = {

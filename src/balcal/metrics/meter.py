@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
+from balcal.core import Record
 from balcal.fitting import lift
 from balcal.metrics.bins import BinSums
 from balcal.metrics.streaming import zeros
@@ -82,3 +86,8 @@ class TemperedNll:
         before, here, after = values[low - 1 : low + 2]
         bend = before - 2 * here + after
         return float(here - (after - before) ** 2 / (8 * bend)) if bend > 0 else float(here)
+
+
+def lowest_tempered(history: Sequence[Record]) -> int:
+    """The first of the lowest; epochs that an earlier version trained do not know their figure and are passed by."""
+    return min(range(len(history)), key=lambda epoch: history[epoch].get("val_nll_ts", math.inf))

@@ -52,10 +52,11 @@ class Answers:
         return [recipe for seed in self.seeds if (recipe := self.recipe(ask, seed))]
 
     def missing(self, ask: Ask, epochs: bool = False) -> list[int]:
-        """Seeds of which there could be a run, and is none; or none with the weights of its `epochs`."""
+        """Seeds of which there could be a run, and is none; of the first seed, where its `epochs` are looked at, none
+        that kept their weights."""
         asked = {seed: ask.recipe(self.tier, seed) for seed in self.seeds}
-        keep = self.tier.keep if epochs else None
-        return [seed for seed, recipe in asked.items() if recipe and Training(recipe, keep).missing(self.out)]
+        keep = {self.seeds[0]: self.tier.keep} if epochs else {}
+        return [s for s, recipe in asked.items() if recipe and Training(recipe, keep.get(s)).missing(self.out)]
 
     def run(self, ask: Ask, seed: int | None = None) -> Run | None:
         """Its run; of the first seed, if none is said."""

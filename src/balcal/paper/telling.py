@@ -95,17 +95,10 @@ def _runs(item: Item, answers: Answers) -> list[str]:
 
 def _missing(item: Item, answers: Answers) -> list[Told]:
     """What could have been trained and was not, a row for each thing."""
-    watched = set(item.series(answers.tier).values()) if item.epochs else set()
-    seeds_of = {ask: answers.missing(ask) for ask in item.asks(answers.tier)}
-    first = answers.seeds[0]  # the only one whose epochs are looked at
-    found = [
-        (ask, sorted({first, *seeds}) if ask in watched and first in answers.missing(ask, epochs=True) else seeds)
-        for ask, seeds in seeds_of.items()
-    ]
     return [
         {"place": ask.place, "method": ask.method, "settings": list(ask.settings), "seeds": seeds}
-        for ask, seeds in found
-        if seeds
+        for ask in item.asks(answers.tier)
+        if (seeds := answers.missing(ask, item.epochs))
     ]
 
 
