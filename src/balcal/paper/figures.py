@@ -5,7 +5,7 @@ from __future__ import annotations
 from balcal.paper import published
 from balcal.paper.items import BESIDE, NAMES, Ask, Cell, Item, Series
 from balcal.paper.tables import ALPHA, ALPHAS, mixed
-from balcal.paper.tiers import CIFAR10, CIFAR100, THREE, Tier
+from balcal.paper.tiers import CIFAR10, THREE, Tier
 
 EVERYBODY = {row: NAMES[row] for row in published.MAIN}
 
@@ -63,7 +63,7 @@ ALPHA_ECE = Item(
 
 def _shifted(tier: Tier) -> Series:
     methods = {name: NAMES[name] for name in (*EVERYBODY, *BESIDE) if NAMES[name] in (tier.shifted or NAMES.values())}
-    return {f"{place}: {name}": Ask(place, method) for place in (CIFAR10, CIFAR100) for name, method in methods.items()}
+    return {f"{place}: {name}": Ask(place, method) for place in tier.shifted_at for name, method in methods.items()}
 
 
 SHIFT = Item(

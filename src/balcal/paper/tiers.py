@@ -46,6 +46,8 @@ class Tier:
     """where weights of epochs are looked at, every n-th epoch's"""
     shifted: tuple[str, ...] = ()
     """methods whose corrupted images are looked at; none: all"""
+    shifted_at: tuple[str, ...] = (CIFAR10, CIFAR100)
+    """where they are looked at"""
     deltas: tuple[float, ...] = (0.91, 0.93, 0.95, 0.97, 0.99)
     swept: str = CIFAR100
     """where delta is swept"""
@@ -91,13 +93,14 @@ TIERS = {
             {CIFAR10: "cifar10", CIFAR100: "cifar100", SVHN: "fashion"},
             seeds=1,
             shifted=("vanilla", "vanilla+ts", "plp", "tst", "vtst", "balcal", "balcal-auto"),
+            shifted_at=(CIFAR10,),
             deltas=(0.75, 0.85, 0.91, 0.93, 0.95, 0.97, 0.99),
             swept=CIFAR10,
             deviations=(
                 "a share of the training images, no augmentation, tens of epochs in place of hundreds",
                 "nothing is trained on SVHN, and Fashion-MNIST stands for it as an outside set",
                 "no vision transformer: without pretrained weights a small one would show nothing",
-                "corruptions are made from the test images, the published files are not used; for 7 methods",
+                "corruptions are made of the test images of CIFAR-10, for 7 methods; the published files are not used",
                 "delta is swept on CIFAR-10, and below 0.91 as well, where validation images of this task put it",
             ),
         ),
