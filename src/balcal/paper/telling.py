@@ -152,8 +152,22 @@ def _shown(cell: Told) -> str:
 
 def _numbers(told: Told) -> list[str]:
     """What a figure's curves are, where a few numbers say it."""
+    short = _short_courses(told["data"])
+    if short:
+        steps = range(1, 1 + max(len(values) for _, values in short))
+        lines = ["", f"| | {' | '.join(map(str, steps))} |", "|---" * (1 + len(steps)) + "|"]
+        return [*lines, *(f"| {name} | {' | '.join(f'{value:.4g}' for value in values)} |" for name, values in short)]
     flat = _scalars(told["data"])
     return ["", "| | |", "|---|---|", *(f"| {name} | {value:.4g} |" for name, value in flat)] if flat else []
+
+
+def _short_courses(data: Any, name: str = "") -> list[tuple[str, list[float]]]:
+    """Where all that there is are lists of a few numbers, as over five severities: those, by their path."""
+    if isinstance(data, dict):
+        within = [_short_courses(value, f"{name}, {key}" if name else str(key)) for key, value in data.items()]
+        return [pair for pairs in within for pair in pairs] if all(within) else []
+    few = isinstance(data, list) and len(data) <= 5 and all(isinstance(value, float) for value in data)
+    return [(name, data)] if few else []
 
 
 def _scalars(data: Any, name: str = "") -> list[tuple[str, float]]:
