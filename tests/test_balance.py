@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from balcal import balance
-from balcal.balance import Curve, solve_gamma
+from balcal.balance import Curve, solve_freely, solve_gamma
 from balcal.core import BalcalError
 
 FUSIONS = {"probs": balance.add_gamma_probs, "logits": balance.add_gamma_logits}
@@ -125,6 +125,30 @@ def test_an_under_confident_head_is_lifted_by_a_bold_etf_head():
     solution = tallied(*heads, "probs", 1.0)
     conf, acc = truth_at(solution.value, *heads, "probs")
     assert abs(conf - acc) < 1e-3
+
+
+@settings(max_examples=25)
+@given(st.integers(0, 10**6), st.floats(1, 6), st.floats(0.05, 4), st.floats(0.85, 1.0))
+def test_above_one_gamma_sharpens_and_below_it_nothing_changes(seed, skill, volume, delta):
+    standard, etf, labels = case(seed, n=4000, k=5, standard=(skill, volume), etf=(skill, 0.1))
+    tempered, sharpened = (balance.start_sums(points, labels.device) for points in (129, 33))
+    balance.add_gamma_logits(tempered, standard, etf, labels)
+    balance.add_scale(sharpened, standard, labels, balance.bold_grid)
+    below = Curve.of(tempered, balance.gamma_grid(129, tempered["conf"]))
+    above = Curve.of(sharpened, balance.bold_grid(33, sharpened["conf"]))
+    found = solve_freely(below, above, delta)
+    conf, acc = truth_at(1.0, standard, etf, labels, "logits")
+    if conf > delta * acc + 1e-6:
+        assert found == solve_gamma(below, delta)
+        return
+    conf, same = truth_at(found.value, standard, torch.zeros_like(etf), labels, "logits")
+    assert same == pytest.approx(acc), "a factor changes no decision"
+    if found.branch == "boldest":
+        assert found.value == pytest.approx(balance.BOLDEST)
+        assert conf <= delta * acc
+    else:
+        assert 1 <= found.value < balance.BOLDEST
+        assert conf == pytest.approx(delta * acc, abs=1e-3)
 
 
 @pytest.mark.parametrize("add", [*FUSIONS.values(), lambda sums, s, e, y: balance.add_scale(sums, s, y)])

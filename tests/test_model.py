@@ -189,6 +189,8 @@ def test_a_loss_in_eval_mode_does_not_count():
 
 
 def test_own_loop_errors_teach():
+    from balcal.methods.balcal import Balanced, SolveGamma
+
     model = balcal.wrap(SEQUENTIAL(), 4, "balcal")
     with pytest.raises(BalcalError, match=r"call model\.loss"):
         model.end_epoch()
@@ -196,8 +198,28 @@ def test_own_loop_errors_teach():
         BalcalError, match="label 4 in this batch is out of range: with 4 classes labels run from 0 to 3"
     ):
         model.loss(torch.randn(2, 3, 8, 8), torch.tensor([0, 4]))
+    held_out = balcal.Method("mine", head=Balanced(), tally=SolveGamma(on="val"))
     with pytest.raises(BalcalError, match=r"call end_epoch\(val_loader\)"):
-        balcal.wrap(SEQUENTIAL(), 4, "balcal-auto").end_epoch()
+        balcal.wrap(SEQUENTIAL(), 4, held_out).end_epoch()
+
+
+def test_without_validation_data_balcal_auto_makes_do_with_training_batches_and_says_so():
+    x, y = batch()
+    model, paper = (balcal.wrap(SEQUENTIAL(), 4, name) for name in ("balcal-auto", "balcal-logits"))
+    paper.load_state_dict(model.state_dict() | {"head.delta": torch.tensor(0.95)})
+    for each in (model, paper):
+        each.train()
+        each.loss(x, y)
+    with pytest.warns(UserWarning, match=r"solved on training batches, for confidence 0.95 times accuracy"):
+        told = model.end_epoch()
+    if told["branch"] in ("root", "closest"):
+        assert told == paper.end_epoch()
+    assert float(model.head.delta) == pytest.approx(0.95), "what was aimed at travels with the weights"
+    model.loss(x, y)
+    model.end_epoch([(x, y)])
+    assert float(model.head.delta) == 1.0
+    model.loss(x, y)
+    assert model._sums is None, "with validation data at hand, training batches are not counted"
 
 
 def test_loss_is_the_weighted_sum_of_both_heads():

@@ -6,8 +6,9 @@ For a fixed grid of candidates (gamma, or a factor on beta) each batch adds its 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -19,7 +20,12 @@ from balcal.core import BalcalError, Record, Sums, sum_dtype
 CELLS = 1 << 18
 """largest number of (candidate, sample, class) cells held at once"""
 
+BOLDEST = 8.0
+"""largest factor that an under-confident classifier's logits are multiplied by"""
+
 Floats = NDArray[np.float64]
+Grid = Callable[[int, Tensor], Tensor]
+"""(points, a tensor of the kind and place that it should have) -> ascending candidates"""
 
 
 def start_sums(points: int, device: torch.device) -> Sums:
@@ -35,6 +41,11 @@ def gamma_grid(points: int, like: Tensor) -> Tensor:
 
 def scale_grid(points: int, like: Tensor) -> Tensor:
     return torch.logspace(-2, 2, points, dtype=like.dtype, device=like.device)
+
+
+def bold_grid(points: int, like: Tensor) -> Tensor:
+    """Factors from 1 to BOLDEST."""
+    return torch.logspace(0, math.log10(BOLDEST), points, dtype=like.dtype, device=like.device)
 
 
 @torch.no_grad()
@@ -80,9 +91,9 @@ def add_gamma_logits(sums: Sums, standard: Tensor, etf: Tensor, labels: Tensor) 
 
 
 @torch.no_grad()
-def add_scale(sums: Sums, logits: Tensor, labels: Tensor) -> None:
+def add_scale(sums: Sums, logits: Tensor, labels: Tensor, make_grid: Grid = scale_grid) -> None:
     """p = softmax(scale z), at every scale of the grid."""
-    grid = scale_grid(len(sums["conf"]), logits)
+    grid = make_grid(len(sums["conf"]), logits)
     for rows in _chunks(len(grid), logits):
         _add_softmax(sums, logits[rows] * grid[:, None, None], labels[rows])
 
@@ -177,6 +188,23 @@ def solve_gamma(curve: Curve, delta: float, guard: float = 0.01) -> Solution:
     allowed = np.append(curve.grid[curve.acc >= acc_needed], edges)
     distance = np.abs(np.interp(allowed, curve.grid, h))
     return _solution(curve, delta, float(allowed[distance == distance.min()].max()), "closest")
+
+
+def solve_freely(tempered: Curve, sharpened: Curve, delta: float, guard: float = 0.01) -> Solution:
+    """Gamma where it may exceed 1. Too confident a classifier is tempered by the other one, as above; too timid a one
+    is sharpened by itself: from 1 on, gamma is the factor on its logits, and the other one is out.
+
+    >>> acc = np.array([0.9, 0.9, 0.9])
+    >>> tempered = Curve(np.array([0, 0.5, 1]), np.array([0.2, 0.5, 0.7]), acc)
+    >>> sharpened = Curve(np.array([1.0, 2.0, 4.0]), np.array([0.7, 0.8, 0.95]), acc)
+    >>> found = solve_freely(tempered, sharpened, delta=1.0)
+    >>> round(found.value, 3), found.branch
+    (3.175, 'sharpened')
+    """
+    if tempered.gap(delta)[-1] > 0:
+        return solve_gamma(tempered, delta, guard)
+    found = solve_scale(sharpened, delta)
+    return replace(found, branch={"root": "sharpened", "highest": "boldest", "lowest": "standard"}[found.branch])
 
 
 def solve_scale(curve: Curve, delta: float) -> Solution:

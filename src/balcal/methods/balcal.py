@@ -61,6 +61,8 @@ class BalancedHead(EtfHead):
         super().__init__(fixed, (spec.gamma, 1 - spec.gamma), spec.fusion)
         self.classifier = classifier
         self.loss_follows = spec.loss_follows
+        self.asked_delta = spec.delta
+        self.least = getattr(spec, "least", 0.0)
 
     def forward(self, features: Tensor, feature_map: Tensor | None) -> Outputs:
         return self.outputs(self.classifier(features), self.etf_logits(features, feature_map))
@@ -70,9 +72,13 @@ class BalancedHead(EtfHead):
         return float(self.weights[0])
 
     def set_gamma(self, gamma: float) -> None:
-        self.weights.copy_(torch.tensor([gamma, 1 - gamma]))
+        """Above 1 it is a factor on the learnable classifier's logits, and the fixed one has no say."""
+        if gamma > 1 and self.fusion == "probs":
+            raise BalcalError(f"gamma = {gamma:.3g} is no share of probabilities: above 1 only logits can be fused")
+        self.weights.copy_(torch.tensor([gamma, max(0.0, 1 - gamma)]))
         if self.loss_follows:
-            self.loss_weights.copy_(self.weights)
+            share = min(gamma, 1 - self.least)
+            self.loss_weights.copy_(torch.tensor([share, 1 - share]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,6 +152,18 @@ class Balanced(Etf):
         return BalancedHead(classifier, self.fixed(features, num_classes, channels), self)
 
 
+@dataclass(frozen=True)
+class Attended(Balanced):
+    """Both; the fixed one's share of the loss never falls below `least`, so that its adapter goes on learning."""
+
+    least: float = 0.2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.least < 1:
+            raise BalcalError(f"head.least must lie in [0, 1), not {self.least}")
+
+
 H = TypeVar("H", bound=Head)
 
 
@@ -179,6 +197,40 @@ class SolveGamma:
         solution = balance.solve_gamma(curve, float(head.delta), self.guard)
         head.set_gamma(solution.value)
         return solution.record("gamma")
+
+
+@dataclass(frozen=True)
+class SolveFreely(SolveGamma):
+    """The same where gamma may exceed 1, for fused logits: see `balance.solve_freely`."""
+
+    unseen: ClassVar[float] = 0.95
+    """delta where there are only training batches to solve on: the middle of what the paper recommends"""
+    on: Split = "val"
+    bold_points: int = 33
+
+    def aim(self, model: Classifier, held_out: bool) -> None:
+        head = _head(model, BalancedHead, "gamma")
+        head.delta.fill_(head.asked_delta if held_out else self.unseen)
+
+    def start(self, model: Classifier) -> Sums:
+        bold = balance.start_sums(self.bold_points, model.head.weights.device)
+        return super().start(model) | {f"bold_{name}": values for name, values in bold.items()}
+
+    def add(self, sums: Sums, outputs: Outputs, labels: Tensor) -> None:
+        super().add(sums, outputs, labels)
+        balance.add_scale(self._bold(sums), outputs.logits[0].detach(), labels, balance.bold_grid)
+
+    def finish(self, sums: Sums, model: Classifier) -> Record:
+        head, bold = _head(model, BalancedHead, "gamma"), self._bold(sums)
+        tempered = balance.Curve.of(sums, balance.gamma_grid(self.points, sums["conf"]))
+        sharpened = balance.Curve.of(bold, balance.bold_grid(self.bold_points, bold["conf"]))
+        solution = balance.solve_freely(tempered, sharpened, float(head.delta), self.guard)
+        head.set_gamma(solution.value)
+        return solution.record("gamma")
+
+    @staticmethod
+    def _bold(sums: Sums) -> Sums:
+        return {name.removeprefix("bold_"): values for name, values in sums.items() if name.startswith("bold_")}
 
 
 @dataclass(frozen=True)
@@ -230,8 +282,8 @@ METHODS = {
         ),
         Method(
             "balcal-auto",
-            head=Balanced(fusion="logits", delta=1.0),
-            tally=SolveGamma(on="val"),
+            head=Attended(fusion="logits", delta=1.0),
+            tally=SolveFreely(),
             about="ours: logit fusion, gamma solved on the validation split, nothing to tune",
             cost=_COST,
         ),
