@@ -93,6 +93,7 @@ class Method:
             about=_joined("; ", self.about, other.about),
             paper=_joined("; ", self.paper, other.paper),
             venue=_joined("; ", self.venue, other.venue),
+            settings={**self.settings, **other.settings},
             cost=_joined("; ", *(cost for cost in (self.cost, other.cost) if cost != "none")) or "none",
             origin=(*self.changes.items(), *other.changes.items()),
             **{role: getattr(other, role) for role in other.changes},
@@ -163,6 +164,8 @@ class Plan:
     """batches per optimiser step"""
     precision: Literal["fp32", "bf16"] = "fp32"
     compile: bool = False
+    average: float | None = None
+    """the weights in use are an average over the steps so far, the k-th counting as k to this power; none: as they are"""
     keep: Literal["best", "all"] | int = "best"
     """whose weights stay on disk: the best epoch's, or every epoch's, or every n-th epoch's and the best one's"""
 
@@ -172,6 +175,8 @@ class Plan:
                 raise BalcalError(f"plan.{name} must be at least 1, not {getattr(self, name)}")
         if not self.lr > 0:
             raise BalcalError(f"plan.lr must be above 0, not {self.lr}")
+        if self.average is not None and not self.average >= 0:
+            raise BalcalError(f"plan.average must be 0 or above, or none, not {self.average}")
         if isinstance(self.keep, int) and self.keep < 1:
             raise BalcalError(f"plan.keep must be best, all or a number from 1 on, not {self.keep}")
 
@@ -247,7 +252,7 @@ def describe(value: Any) -> Any:
     """A record as plain JSON: its kind and its fields, comments left out."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         shown = {f.name: describe(getattr(value, f.name)) for f in fields(value) if f.compare}
-        for later in ("parent", "train_size", "side"):
+        for later in ("parent", "train_size", "side", "average"):
             if shown.get(later, 0) is None:
                 del shown[later]  # runs without one keep the address that they had before there were any
         return {"kind": type(value).__name__} | shown

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from balcal.averaging import RunningMean
 from balcal.core import BalcalError, Outputs, Record, Sums
 from balcal.data.batches import Batches
 from balcal.devices import World
@@ -56,6 +57,9 @@ class Session:
         self.exchanged: set[int] = set()
         """numbers of those in `free` whose gradients `network` gathers from all processes"""
         self.optimiser = make_optimiser(self.model, self.plan)
+        power = self.plan.average
+        self.mean = None if power is None else RunningMean(self.model, power)
+        """what is validated, kept and used in place of the weights themselves"""
         self.health = Health(self.device, self.model.num_classes)
         self.history: list[Record] = []
         self.sums: Sums | None = None
@@ -84,9 +88,10 @@ def run_epochs(session: Session) -> list[Record]:
             record: Record = {"epoch": session.epoch, "loss": mean_loss(session)}
             if method.tally and method.tally.on == "train":
                 record |= finish_tally(model, session.sums or {}, world)
-            record |= validate(session)
-            session.history.append(record)
-            keep_weights(session)
+            with session.mean.in_use() if session.mean else nullcontext():
+                record |= validate(session)
+                session.history.append(record)
+                keep_weights(session)
             session.epoch, session.step, session.sums = session.epoch + 1, 0, None
             session.seen.zero_()
             save(session)
@@ -113,6 +118,8 @@ def begin_epoch(session: Session) -> None:
         model.load_state_dict(begun)
     elif anew:
         session.optimiser.state.clear()
+        if session.mean:
+            session.mean.restart()
     exchange_gradients(session)
 
 
@@ -142,6 +149,8 @@ def train_epoch(session: Session) -> None:
             set_rate(session.optimiser, rate(plan, (epoch + group_start / steps) / plan.epochs))
             session.optimiser.step()
             session.optimiser.zero_grad()
+            if session.mean:
+                session.mean.add()
             session.step = step + 1
             due = session.world.first and session.store.save_is_due()
             if session.step < steps and session.world.any(bool(session.stop) or due):
@@ -261,6 +270,7 @@ def save(session: Session) -> None:
             "seen": session.seen,
             "model": session.model.state_dict(),
             "optimiser": session.optimiser.state_dict(),
+            "mean": session.mean and session.mean.state_dict(),
         }
     )
 
@@ -273,6 +283,8 @@ def resume(session: Session) -> None:
     session.epoch, session.step, session.history = state["epoch"], state["step"], state["history"]
     session.model.load_state_dict(state["model"])
     session.optimiser.load_state_dict(state["optimiser"])
+    if session.mean:
+        session.mean.load_state_dict(state["mean"])
     if session.world.first:
         session.seen.copy_(state["seen"])
     if state["sums"] is not None:

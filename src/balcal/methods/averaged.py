@@ -1,0 +1,23 @@
+"""Shamir, Zhang: Stochastic Gradient Descent for Non-smooth Optimization. ICML 2013.
+
+The weights in use are an average over the steps of training, later steps counting more: see `balcal.averaging`. It is a
+part of the plan and not of the model, so it goes with any method (`averaged+ts`, `balcal+averaged`, ...) and in
+everything that balcal trains; in somebody else's loop it is theirs to do.
+"""
+
+from __future__ import annotations
+
+from balcal.recipe import Method
+
+AVERAGE = {"plan.average": 3.0}
+
+METHODS = {
+    "averaged": Method(
+        "averaged",
+        settings=AVERAGE,
+        about="the weights in use are an average over the steps of training",
+        paper="Shamir, Zhang",
+        venue="ICML 2013",
+        cost="an addition of the weights per step",
+    )
+}
