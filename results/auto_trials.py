@@ -36,9 +36,15 @@ TASKS = {
     "mixup": ("cifar10-cpu", "+mixup", ("mix.alpha=2",)),
 }
 FIXED = "head.loss_follows=false"
+MEAN = "plan.average=3"
 TRAININGS = {
     "vanilla": ("vanilla", ()),
-    "follows": ("balcal-auto", ()),
+    "vanilla, averaged": ("vanilla", (MEAN,)),
+    "follows": ("balcal-auto", ("head.least=0",)),
+    "follows, averaged": ("balcal-auto", ("head.least=0", MEAN)),
+    "w<=0.8": ("balcal-auto", ()),
+    "w<=0.8, averaged": ("balcal-auto", (MEAN,)),
+    "w=0.5, averaged": ("balcal-auto", (FIXED, MEAN)),
     "w=0.5": ("balcal-auto", (FIXED,)),
     "w=0.8": ("balcal-auto", (FIXED, "head.gamma=0.8")),
     "w=0.2": ("balcal-auto", (FIXED, "head.gamma=0.2")),
