@@ -5,13 +5,14 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import is_dataclass, replace
 from typing import Any, cast
 
 import torch
 from torch import Generator, Tensor, nn
 
 from balcal import registry
-from balcal.core import Backbone, BalcalError, Outputs, OutputsMap, Parent, Record, Sums, Term, check_labels
+from balcal.core import Backbone, BalcalError, Outputs, OutputsMap, Parent, Record, Sums, Tally, Term, check_labels
 from balcal.devices import World, current_world
 from balcal.methods.vanilla import VANILLA
 from balcal.recipe import Method, Recipe
@@ -46,7 +47,7 @@ class Model(nn.Module):
         """the run whose weights this model starts from, while it is being trained"""
         self._sums: Sums | None = None
         self._held_out = False
-        """whether somebody's own loop brings validation data to the end of an epoch"""
+        """whether the last epoch of somebody's own loop ended with validation data"""
 
     def features(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """What the backbone makes of x: the map before pooling, and the vector (N, D)."""
@@ -87,37 +88,39 @@ class Model(nn.Module):
         """Set the method's dials for the next epoch and say what they are; all processes of a run agree on them.
 
         A method that solves on validation data wants `val_loader`; without, it makes do with the training batches of
-        the epoch, aims below their accuracy as the paper does, and warns.
+        the epoch, and warns.
         """
         tally = self.method.tally
         if tally is None:
             return {}
-        if tally.on == "val":
-            self._held_out = val_loader is not None
-            aim = getattr(tally, "aim", None)
-            if aim is None and val_loader is None:
-                raise BalcalError(f"`{self.method.name}` balances on validation data: call end_epoch(val_loader)")
-            if aim is not None:
-                aim(self, self._held_out)
-        if tally.on == "val" and val_loader is not None:
+        self._held_out = tally.on == "val" and val_loader is not None
+        if self._held_out:
             self._sums = tally.start(self)
             device = self.head.weights.device
             with evaluating(self), torch.no_grad():
-                for images, labels in val_loader:
+                for images, labels in val_loader or ():
                     tally.add(self._sums, self(images.to(device), branches=True), labels.to(device))
+        elif tally.on == "val":
+            tally = on_training_batches(tally)
+            warnings.warn(
+                f"end_epoch() without validation data: `{self.method.name}` solves on the training batches, which a "
+                "network fits better than it knows; end_epoch(val_loader) calibrates better",
+                stacklevel=2,
+            )
         if self._sums is None:
             raise BalcalError(
                 "nothing was counted in this epoch: call model.loss(x, y) for each batch before end_epoch()"
             )
-        record = finish_tally(self, self._sums, current_world(control=False))
+        record = finish_tally(self, tally, self._sums, current_world(control=False))
         self._sums = None
-        if tally.on == "val" and not self._held_out:
-            warnings.warn(
-                f"end_epoch() without validation data: `{self.method.name}` solved on training batches, for confidence "
-                f"{float(self.head.delta):g} times accuracy; end_epoch(val_loader) calibrates better",  # type: ignore[arg-type]
-                stacklevel=2,
-            )
         return record
+
+
+def on_training_batches(tally: Tally) -> Tally:
+    """The same, where there is nothing else to count."""
+    if not is_dataclass(tally):
+        raise BalcalError(f"{tally} counts on validation data: call end_epoch(val_loader)")
+    return cast(Tally, replace(cast(Any, tally), on="train"))
 
 
 def batch_loss(
@@ -163,10 +166,10 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = mode
 
 
-def finish_tally(model: Model, sums: Sums, world: World) -> Record:
+def finish_tally(model: Model, tally: Tally, sums: Sums, world: World) -> Record:
     """Add up over processes, let the tally set the head's dials, and make sure that all processes have the same."""
     world.sum(*sums.values())
-    record = model.method.tally.finish(sums, model) if model.method.tally else {}
+    record = tally.finish(sums, model)
     world.share(*model.head.buffers())
     return record
 

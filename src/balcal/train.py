@@ -87,7 +87,7 @@ def run_epochs(session: Session) -> list[Record]:
             train_epoch(session)
             record: Record = {"epoch": session.epoch, "loss": mean_loss(session)}
             if method.tally and method.tally.on == "train":
-                record |= finish_tally(model, session.sums or {}, world)
+                record |= finish_tally(model, method.tally, session.sums or {}, world)
             with session.mean.in_use() if session.mean else nullcontext():
                 record |= validate(session)
                 session.history.append(record)
@@ -175,7 +175,7 @@ def validate(session: Session) -> Record:
                 kept.append((outputs, labels))
             else:
                 kept.clear()
-        record |= finish_tally(model, sums, world)
+        record |= finish_tally(model, tally, sums, world)
         again = ((replace(outputs, weights=model.head.weights), labels) for outputs, labels in kept)
         seen = again if room >= 0 else forward(session)
     meter, tempered = TopLabel(device=session.device), TemperedNll(session.device)

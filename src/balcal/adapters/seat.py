@@ -102,7 +102,7 @@ class Seated:
         if tally is None or tally.on != split or sums is None:
             return {}
         self._sums = None
-        return finish_tally(cast(Model, self), sums, current_world(control=False))
+        return finish_tally(cast(Model, self), tally, sums, current_world(control=False))
 
     def calibrate(self, log_probs: Tensor, labels: Tensor, method: str = "ts") -> None:
         """Fit a post-hoc method on what the network says of held-out data; it is part of the network from now on."""

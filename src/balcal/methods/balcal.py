@@ -61,8 +61,8 @@ class BalancedHead(EtfHead):
         super().__init__(fixed, (spec.gamma, 1 - spec.gamma), spec.fusion)
         self.classifier = classifier
         self.loss_follows = spec.loss_follows
-        self.asked_delta = spec.delta
-        self.least = getattr(spec, "least", 0.0)
+        self.least = 0.0
+        """of the loss, for the fixed classifier, whatever gamma says"""
 
     def forward(self, features: Tensor, feature_map: Tensor | None) -> Outputs:
         return self.outputs(self.classifier(features), self.etf_logits(features, feature_map))
@@ -163,6 +163,14 @@ class Attended(Balanced):
         if not 0 <= self.least < 1:
             raise BalcalError(f"head.least must lie in [0, 1), not {self.least}")
 
+    def __call__(
+        self, features: int, num_classes: int, learnable: nn.Linear | None = None, channels: int | None = None
+    ) -> Head:
+        head = super().__call__(features, num_classes, learnable, channels)
+        assert isinstance(head, BalancedHead)
+        head.least = self.least
+        return head
+
 
 H = TypeVar("H", bound=Head)
 
@@ -201,16 +209,16 @@ class SolveGamma:
 
 @dataclass(frozen=True)
 class SolveFreely(SolveGamma):
-    """The same where gamma may exceed 1, for fused logits: see `balance.solve_freely`."""
+    """The same where gamma may exceed 1, for fused logits: see `balance.solve_freely`.
 
-    unseen: ClassVar[float] = 0.95
-    """delta where there are only training batches to solve on: the middle of what the paper recommends"""
+    On training batches, whose accuracy is not that of other images, it aims at `seen` times as much: the middle of what
+    the paper recommends.
+    """
+
+    seen: ClassVar[float] = 0.95
     on: Split = "val"
-    bold_points: int = 33
-
-    def aim(self, model: Classifier, held_out: bool) -> None:
-        head = _head(model, BalancedHead, "gamma")
-        head.delta.fill_(head.asked_delta if held_out else self.unseen)
+    points: int = 33
+    bold_points: int = 17
 
     def start(self, model: Classifier) -> Sums:
         bold = balance.start_sums(self.bold_points, model.head.weights.device)
@@ -224,7 +232,8 @@ class SolveFreely(SolveGamma):
         head, bold = _head(model, BalancedHead, "gamma"), self._bold(sums)
         tempered = balance.Curve.of(sums, balance.gamma_grid(self.points, sums["conf"]))
         sharpened = balance.Curve.of(bold, balance.bold_grid(self.bold_points, bold["conf"]))
-        solution = balance.solve_freely(tempered, sharpened, float(head.delta), self.guard)
+        delta = float(head.delta) * (1.0 if self.on == "val" else self.seen)
+        solution = balance.solve_freely(tempered, sharpened, delta, self.guard)
         head.set_gamma(solution.value)
         return solution.record("gamma")
 

@@ -1,0 +1,88 @@
+"""The average is what the formula says, training sees nothing of it, and it survives interruption (test_kill.py)."""
+
+import pytest
+import torch
+from runs_helper import trained
+from torch import nn
+
+import balcal
+from balcal.averaging import RunningMean
+from balcal.core import BalcalError
+from balcal.recipe import Plan
+
+
+@pytest.mark.parametrize("power", [0.0, 1.0, 3.0])
+def test_later_steps_count_more_by_the_power(power):
+    """By hand: a step's share, times what every later step leaves of it; in the limit, density (p + 1) t^p."""
+    model = balcal.wrap(nn.Sequential(nn.Flatten(), nn.Linear(4, 3)), 3, "vanilla")
+    mean, steps = RunningMean(model, power), 400
+    seen = torch.randn(steps, sum(tensor.numel() for tensor in mean.live))
+    for row in seen:
+        torch.nn.utils.vector_to_parameters(row, model.parameters())
+        mean.live = [p.detach() for p in model.parameters()]
+        mean.add()
+    shares = [(power + 1) / (k + power) for k in range(1, steps + 1)]
+    left = torch.tensor([1.0, *(1 - share for share in reversed(shares[1:]))]).cumprod(0).flip(0)
+    weights = left * torch.tensor(shares)
+    assert float(weights.sum()) == pytest.approx(1)
+    found = torch.cat([tensor.flatten() for tensor in mean.mean])
+    torch.testing.assert_close(found, (weights[:, None] * seen).sum(0), atol=1e-5, rtol=1e-4)
+    late = float(weights[steps // 2 :].sum())
+    assert late == pytest.approx(1 - 0.5 ** (power + 1), abs=0.01)
+
+
+def test_epochs_of_one_step_are_averaged_and_training_goes_its_own_way(tmp_path):
+    """With one step per epoch, and every step counting the same, the k-th epoch's weights are a mean of k."""
+    settings = ["plan.epochs=3", "plan.batch_size=2000", "plan.keep=all"]
+    plain = trained("vanilla", tmp_path, settings=settings)
+    averaged = trained("vanilla", tmp_path, settings=[*settings, "plan.average=0"])
+    assert plain != averaged
+    own, means = (
+        [torch.load(path, weights_only=True) for path in sorted((run / "checkpoints").glob("weights-*.pt"))]
+        for run in (plain, averaged)
+    )
+    assert len(own) == len(means) == 3
+    for k, mean in enumerate(means, 1):
+        for name, value in mean.items():
+            if value.is_floating_point():
+                expected = torch.stack([weights[name] for weights in own[:k]]).mean(0)
+                torch.testing.assert_close(value, expected, msg=name)
+
+
+def test_in_use_the_model_is_the_average_and_afterwards_itself():
+    model = balcal.wrap(nn.Sequential(nn.Flatten(), nn.Linear(4, 3)), 3, "balcal")
+    mean = RunningMean(model, 0.0)
+    own = [p.detach().clone() for p in model.parameters()]
+    mean.add()
+    with torch.no_grad():
+        for p in model.parameters():
+            p.mul_(3)
+    mean.add()
+    with mean.in_use():
+        for p, before in zip(model.parameters(), own, strict=True):
+            torch.testing.assert_close(p.detach(), 2 * before)
+        model.head.set_gamma(0.25)
+    for p, before in zip(model.parameters(), own, strict=True):
+        assert torch.equal(p.detach(), 3 * before)
+    assert model.head.gamma == 0.25, "what was set meanwhile stays"
+
+
+def test_a_method_brings_it_to_fit_and_the_user_has_the_last_word():
+    x, y = torch.randn(64, 4), torch.arange(64) % 3
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), 16)
+
+    def ends(method, **settings):
+        torch.manual_seed(0)
+        model = balcal.wrap(nn.Sequential(nn.Linear(4, 3)), 3, method)
+        balcal.fit(model, loader, loader, epochs=1, quiet=True, **settings)
+        return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+    plain, averaged = ends("vanilla"), ends("averaged")
+    assert not torch.equal(plain, averaged)
+    assert torch.equal(plain, ends("averaged", average=None))
+    assert torch.equal(averaged, ends("vanilla", average=3.0))
+
+
+def test_a_power_below_zero_is_refused():
+    with pytest.raises(BalcalError, match=r"plan\.average must be 0 or above"):
+        Plan(average=-1.0)
