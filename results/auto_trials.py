@@ -197,12 +197,13 @@ def judged(task: str, training: str, seed: int, run: Run) -> Iterator[Row]:
         yield Row(task, seed, training, name, *(round(float(x), 5) for x in np.mean(found, 0)))
 
 
-def write(new: Iterable[Row]) -> None:
+def rewrite(path: Path, new: Iterable[Row]) -> None:
+    """Rows of what was tried again take the place of the old ones."""
     rows = [asdict(row) for row in new]
     done = {(row["task"], str(row["seed"]), row["training"]) for row in rows}
-    old = list(csv.DictReader(CSV.open())) if CSV.exists() else []
+    old = list(csv.DictReader(path.open())) if path.exists() else []
     kept = [row for row in old if (row["task"], row["seed"], row["training"]) not in done]
-    with CSV.open("w", newline="") as file:
+    with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, [f.name for f in fields(Row)], lineterminator="\n")
         writer.writeheader()
         writer.writerows([*kept, *rows])
@@ -225,7 +226,10 @@ def main() -> None:
     ]
     run_all([Training(made, keep=1) for *_, made in wanted], Workshop(given.runs, jobs=given.jobs))
     torch.set_num_threads(1)
-    write(row for task, training, seed, made in wanted for row in judged(task, training, seed, Run(given.runs, made)))
+    found = (
+        row for task, training, seed, made in wanted for row in judged(task, training, seed, Run(given.runs, made))
+    )
+    rewrite(CSV, found)
 
 
 if __name__ == "__main__":
