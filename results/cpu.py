@@ -18,6 +18,7 @@ from typing import Any
 
 from PIL import Image
 
+from balcal.arena.result import ArenaResult
 from balcal.arena.running import run as arena
 from balcal.files import write_atomic
 from balcal.paper import ITEMS
@@ -59,7 +60,7 @@ def small(value: Any) -> Any:
     return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
-def store(name: str, told: dict[str, Any]) -> None:
+def store(path: Path, told: dict[str, Any]) -> None:
     """One line per entry of its lists, so that a change can be read."""
     lines = []
     for key, value in small(told).items():
@@ -68,15 +69,20 @@ def store(name: str, told: dict[str, Any]) -> None:
             lines.append(f" {json.dumps(key)}: [\n  {rows}\n ]")
         else:
             lines.append(f" {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}")
-    write_atomic(FOLDER / f"{name}.json", ("{\n" + ",\n".join(lines) + "\n}\n").encode())
+    write_atomic(path, ("{\n" + ",\n".join(lines) + "\n}\n").encode())
 
 
 def contest(name: str, runs: Path, jobs: int) -> None:
     task, methods, seeds = CONTESTS[name]
     result = arena(task, methods, seeds, runs=runs, jobs=jobs)
+    keep(result, FOLDER / f"{name}.json")
+
+
+def keep(result: ArenaResult, path: Path) -> None:
+    """All of it, but for where the runs were."""
     told = result.as_dict()
     told["made"] = {key: value for key, value in told["made"].items() if key != "runs"}
-    store(name, told)
+    store(path, told)
 
 
 def items(runs: Path, names: Sequence[str]) -> None:
@@ -89,7 +95,7 @@ def items(runs: Path, names: Sequence[str]) -> None:
             DRAWINGS[name](told["data"]).savefig(picture := PICTURES / f"{name}.png", dpi=100)
             in_few_colours(picture)
         told["runs"] = [str(Path(run).relative_to(runs)) for run in told["runs"]]
-        store(f"paper-{name}", told)
+        store(FOLDER / f"paper-{name}.json", told)
 
 
 def in_few_colours(path: Path) -> None:

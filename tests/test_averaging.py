@@ -1,5 +1,7 @@
 """The average is what the formula says, training sees nothing of it, and it survives interruption (test_kill.py)."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from runs_helper import trained
@@ -9,6 +11,7 @@ import balcal
 from balcal.averaging import RunningMean
 from balcal.core import BalcalError
 from balcal.recipe import Plan
+from balcal.registry import recipe
 
 
 @pytest.mark.parametrize("power", [0.0, 1.0, 3.0])
@@ -86,3 +89,13 @@ def test_a_method_brings_it_to_fit_and_the_user_has_the_last_word():
 def test_a_power_below_zero_is_refused():
     with pytest.raises(BalcalError, match=r"plan\.average must be 0 or above"):
         Plan(average=-1.0)
+
+
+def test_it_is_a_method_of_its_own_name_and_joins_any_other():
+    plain, averaged, joined = (recipe("digits", name) for name in ("vanilla", "averaged", "averaged+late+ts"))
+    assert averaged.method.changes == {"settings": "averaged"}
+    assert averaged.task.plan == replace(plain.task.plan, average=3.0)
+    assert joined.address() == averaged.address() != plain.address()
+    both = recipe("digits", "balcal+averaged", overrides=["plan.average=1"])
+    assert both.address().startswith("digits/balcal+averaged-seed0-")
+    assert both.task.plan.average == 1.0

@@ -10,7 +10,7 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "balcal"
 FLOORS = [
     ["core"],
-    ["randomness", "files", "naming", "etf", "balance", "fitting", "stopping", "arrays", "monitoring"],
+    ["randomness", "files", "naming", "etf", "balance", "averaging", "fitting", "stopping", "arrays", "monitoring"],
     ["metrics", "backbones", "data", "devices", "affine", "piecewise"],
     ["recipe", "tapping"],
     ["methods", "tasks"],

@@ -328,7 +328,7 @@ def show(
 ) -> None:
     """What a method changes, with its settings and its formula; or what a metric measures."""
     from balcal import registry
-    from balcal.recipe import describe
+    from balcal.recipe import SETTINGS, describe
 
     if method in registry.table("metrics"):
         _show_metric(method, registry.table("metrics")[method], json)
@@ -346,8 +346,10 @@ def show(
         print("  changes nothing")
     for remark in found.remarks():
         print(f"\n  {remark}")
-    roles = [role for role in found.changes if role != "parent"]
-    for module in dict.fromkeys(type(getattr(found, role)).__module__ for role in roles):
+    homes = {role: type(getattr(found, role)).__module__ for role in found.changes if role != "parent"}
+    if SETTINGS in homes:  # plain values, which have no home of their own
+        homes[SETTINGS] = f"balcal.methods.{found.changes[SETTINGS]}"
+    for module in dict.fromkeys(homes.values()):
         print(f"\n{sys.modules[module].__doc__}")
 
 

@@ -17,6 +17,9 @@ ROLES = ("loss", "mix", "head", "before_epoch", "tally", "select", "posthoc")
 AFTER_TRAINING = ("select", "posthoc")
 """Roles that only read what training left behind."""
 
+SETTINGS = "settings"
+"""What a method changes that fills no role and only brings settings of the plan."""
+
 THE_REST = "*"
 """As a parent: whatever the method is joined with."""
 
@@ -55,8 +58,10 @@ class Method:
 
     def __post_init__(self) -> None:
         if self.origin is None:
-            set_here = tuple((role, self.name) for role in (*ROLES, "parent") if getattr(self, role) is not None)
-            object.__setattr__(self, "origin", set_here)
+            set_here = [role for role in (*ROLES, "parent") if getattr(self, role) is not None]
+            if self.settings and not set_here:
+                set_here = [SETTINGS]
+            object.__setattr__(self, "origin", tuple((role, self.name) for role in set_here))
 
     @property
     def changes(self) -> dict[str, str]:
@@ -82,7 +87,7 @@ class Method:
 
     def __add__(self, other: Method) -> Method:
         for role in self.changes:
-            if role in other.changes:
+            if role in other.changes and role != SETTINGS:
                 raise BalcalError(
                     f"`{self.name}` and `{other.name}` cannot be joined: both set `{role}`: "
                     f"{getattr(self, role)} and {getattr(other, role)}"
@@ -93,10 +98,9 @@ class Method:
             about=_joined("; ", self.about, other.about),
             paper=_joined("; ", self.paper, other.paper),
             venue=_joined("; ", self.venue, other.venue),
-            settings={**self.settings, **other.settings},
             cost=_joined("; ", *(cost for cost in (self.cost, other.cost) if cost != "none")) or "none",
             origin=(*self.changes.items(), *other.changes.items()),
-            **{role: getattr(other, role) for role in other.changes},
+            **{role: getattr(other, role) for role in other.changes} | {SETTINGS: {**self.settings, **other.settings}},
         )
 
     def __str__(self) -> str:
@@ -165,7 +169,7 @@ class Plan:
     precision: Literal["fp32", "bf16"] = "fp32"
     compile: bool = False
     average: float | None = None
-    """the weights in use are an average over the steps so far, the k-th counting as k to this power; none: as they are"""
+    """the weights in use are a mean over the steps so far, the k-th counting as k to this power; none: the last ones"""
     keep: Literal["best", "all"] | int = "best"
     """whose weights stay on disk: the best epoch's, or every epoch's, or every n-th epoch's and the best one's"""
 

@@ -1,0 +1,83 @@
+"""The end of docs/research/auto.md: five tasks, five seeds, the test images once.
+
+BALCAL_DATA=../shared/data python results/auto.py --runs runs --jobs 2     train what is missing, write results/auto
+
+`python results/write.py` makes docs/research/auto-final.md of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+
+from cpu import keep
+
+from balcal.arena.running import run as arena
+
+SEEDS = 5
+FOLDER = Path(__file__).parent / "auto"
+PLAIN = (
+    *("vanilla", "late", "averaged+late", "ls", "fl", "mixup", "mit"),
+    *("balcal", "balcal-logits", "balcal-val", "balcal-auto"),
+)
+MIXED = (
+    *("mixup", "mixup+late", "mixup+averaged+late"),
+    *("balcal+mixup", "balcal-k+mixup", "balcal-logits+mixup", "balcal-val+mixup", "balcal-auto+mixup"),
+)
+
+
+@dataclass(frozen=True)
+class Final:
+    """A task, who takes part, and what plain training is called there."""
+
+    about: str
+    task: str
+    settings: tuple[str, ...] = ()
+    methods: tuple[str, ...] = PLAIN
+    plain: str = "vanilla"
+    winner: str = "balcal-auto"
+
+    @property
+    def reference(self) -> str:
+        return f"{self.plain}+ts"
+
+    @property
+    def control(self) -> str:
+        """The same average and the same choice of the epoch, without a second classifier."""
+        return "averaged+late+ts" if self.plain == "vanilla" else f"{self.plain}+averaged+late+ts"
+
+
+FINALS = {
+    "fashion": Final("small, grey, easy", "fashion"),
+    "cifar10": Final("real images, over-confident", "cifar10-cpu"),
+    "cifar100": Final("many classes, few images of each", "cifar100-cpu"),
+    "mixup": Final(
+        "strong mixing, under-confident", "cifar10-cpu", ("mix.alpha=2",), MIXED, "mixup", "balcal-auto+mixup"
+    ),
+    "noisy": Final("labels by one person each", "cifar10-cpu", ("task.dataset=cifar10n-random1",)),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tasks", nargs="*", help=f"{', '.join(FINALS)}; all if left out")
+    parser.add_argument("--runs", type=Path, default=Path("runs"))
+    parser.add_argument("--jobs", type=int, default=1)
+    given = parser.parse_args()
+    for name in given.tasks or FINALS:
+        asked = FINALS[name]
+        result = arena(
+            asked.task,
+            asked.methods,
+            SEEDS,
+            settings=asked.settings,
+            against=asked.reference,
+            runs=given.runs,
+            jobs=given.jobs,
+        )
+        keep(result, FOLDER / f"{name}.json")
+
+
+if __name__ == "__main__":
+    main()
