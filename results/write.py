@@ -1,6 +1,8 @@
-"""docs/results.md, from nothing but the files in results/cpu; pictures of contests go to docs/results.
+"""docs/results.md and docs/research/auto-final.md, from nothing but the files in results/cpu and results/auto.
 
 python results/write.py
+
+Pictures of contests go to docs/results.
 """
 
 from __future__ import annotations
@@ -9,14 +11,19 @@ import json
 from collections import Counter
 from typing import Any
 
+import numpy as np
+from auto import FINALS
+from auto import FOLDER as FINAL
 from cpu import FOLDER, PICTURES, UNDRAWN
 
 from balcal.arena.records import FIGURES, Difference
 from balcal.arena.result import ArenaResult
+from balcal.metrics.across import holm
 from balcal.paper.telling import in_markdown
 from balcal.plots import differences
 
 PAGE = PICTURES.with_suffix(".md")
+LAST = PAGE.parent / "research" / "auto-final.md"
 OURS = ("balcal", "balcal-logits", "balcal-auto")
 JUDGED = {figure.name: figure for figure in FIGURES if figure.name in ("accuracy", "ece", "nll")}
 TITLES = {
@@ -121,7 +128,66 @@ def page() -> str:
     return "\n".join(parts)
 
 
+TOP_OF_LAST = """# A BalCAL with nothing to tune: the end
+
+What the plan in [auto.md](auto.md) asked for: five tasks, five seeds, the test images once. Made by
+`python results/write.py` from the files in `results/auto`, which `python results/auto.py` makes of the runs.
+"""
+CLAIMS = {
+    "NLL against {0.reference}": ("nll", "reference"),
+    "ECE against {0.reference}": ("ece", "reference"),
+    "accuracy against {0.plain}": ("accuracy", "plain"),
+    "NLL against {0.control}": ("nll", "control"),
+}
+
+
+def claims(found: dict[str, ArenaResult]) -> list[str]:
+    """What the plan wants to know of the winner; p values corrected over the tasks, by Holm."""
+    lines = []
+    for title, (figure, whom) in CLAIMS.items():
+        told = {
+            name: result.compare(getattr(FINALS[name], whom), FINALS[name].winner)[figure]
+            for name, result in found.items()
+        }
+        adjusted = dict(zip(told, holm(np.array([each.p for each in told.values()])), strict=True))
+        lines += [
+            f"### {title.format(FINALS['cifar10'])}",
+            "",
+            "| task | difference | | p | Holm |",
+            "|---|---|---|---|---|",
+        ]
+        for name, each in told.items():
+            shown = f"{_against(each)}".removeprefix(f"{JUDGED[figure].title} ")
+            word, _, interval = shown.partition(" (")
+            lines.append(f"| {name} | {interval.rstrip(')')} | {word} | {each.p:.2g} | {adjusted[name]:.2g} |")
+        lines.append("")
+    return lines
+
+
+def finals() -> dict[str, ArenaResult]:
+    """What has been run of them."""
+    return {name: ArenaResult.load(path) for name in FINALS if (path := FINAL / f"{name}.json").exists()}
+
+
+def last_page() -> str:
+    found = finals()
+    missing = [name for name in FINALS if name not in found]
+    parts = [TOP_OF_LAST]
+    if missing:
+        parts.append(f"Not run yet: {', '.join(missing)}.\n")
+    if found:
+        parts.append("\n".join(["## What the plan wanted to know", "", *claims(found)]))
+    for name, result in found.items():
+        asked = FINALS[name]
+        settings = "".join(f" --set {text}" for text in asked.settings)
+        command = f"balcal arena {asked.task} --methods {','.join(asked.methods)} --seeds {len(result.seeds)}{settings}"
+        parts.append(f"## {name}: {asked.about}\n\n`{command}`\n\n{result.table('markdown')}\n")
+    return "\n".join(parts)
+
+
 if __name__ == "__main__":
     for contest_name, found in contests().items():
         differences(found).save(PICTURES / f"{contest_name}.png")
     PAGE.write_text(page())
+    if finals():
+        LAST.write_text(last_page())

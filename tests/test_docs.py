@@ -58,3 +58,5 @@ def test_the_page_of_results_says_what_the_files_say(monkeypatch):
     assert write.page() == told, "run results/write.py"
     pictures = re.findall(r"\]\(results/([\w-]+\.png)\)", told)
     assert sorted(pictures) == sorted(path.name for path in (DOCS / "results").glob("*.png"))
+    if write.finals():
+        assert write.last_page() == (DOCS / "research" / "auto-final.md").read_text(), "run results/write.py"
