@@ -27,7 +27,7 @@ def torchrun(*arguments):
     return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
 
 
-@pytest.mark.parametrize("method", ["balcal", "balcal-auto", "balcal-k+mixup", "balcal+plp"])
+@pytest.mark.parametrize("method", ["balcal", "balcal-auto+averaged", "balcal-k+mixup", "balcal+plp"])
 def test_both_ranks_agree_and_shards_do_not_overlap(method, tmp_path):
     done = torchrun(str(Path(__file__).parent / "two_ranks.py"), method, str(tmp_path), "plan.epochs=3")
     assert done.returncode == 0, done.stderr[-3000:]
@@ -39,7 +39,7 @@ def test_both_ranks_agree_and_shards_do_not_overlap(method, tmp_path):
     assert set(first["seen"]).isdisjoint(second["seen"])
 
 
-@pytest.mark.parametrize("method", ["balcal", "balcal+plp"])
+@pytest.mark.parametrize("method", ["balcal", "balcal+averaged", "balcal+plp"])
 def test_two_processes_give_what_one_gives(method, tmp_path):
     """`cnn-8` has no BatchNorm, so nothing but rounding may depend on how batches are shared out."""
     command = ["train", "digits", method, "--out", str(tmp_path / "two"), "--json"]
