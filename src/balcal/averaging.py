@@ -16,16 +16,14 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
-
-from balcal.core import Classifier
+from torch import Tensor, nn
 
 
 class RunningMean:
     """Of a model's parameters and of what its body counts in training (BatchNorm); a head's dials are as they are."""
 
-    def __init__(self, model: Classifier, power: float) -> None:
-        counted = (buffer for buffer in model.backbone.buffers() if buffer.is_floating_point())
+    def __init__(self, model: nn.Module, power: float) -> None:
+        counted = (buffer for buffer in model.get_submodule("backbone").buffers() if buffer.is_floating_point())
         self.live: list[Tensor] = [p.detach() for p in (*model.parameters(), *counted)]
         self.power, self.steps = power, 0
         self.mean = [tensor.clone() for tensor in self.live]

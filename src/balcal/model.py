@@ -118,9 +118,10 @@ class Model(nn.Module):
 
 def on_training_batches(tally: Tally) -> Tally:
     """The same, where there is nothing else to count."""
-    if not is_dataclass(tally):
+    record: Any = tally
+    if not is_dataclass(record) or isinstance(record, type):
         raise BalcalError(f"{tally} counts on validation data: call end_epoch(val_loader)")
-    return cast(Tally, replace(cast(Any, tally), on="train"))
+    return cast(Tally, replace(record, on="train"))
 
 
 def batch_loss(
