@@ -22,7 +22,7 @@ FLOORS = [
     ["arena"],
     ["plots"],
     ["demo", "offline", "inventory", "beyond", "retrofitting", "shipping", "adapters"],
-    ["report", "paper"],
+    ["report", "paper", "printing"],
     ["cli"],
     ["__main__"],
 ]

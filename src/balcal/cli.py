@@ -5,11 +5,13 @@ from __future__ import annotations
 import json as _json
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from balcal.printing import print_figures, print_list, print_method, print_table, show_metric
 
 app = typer.Typer(
     help="Classifiers whose confidence can be trusted.",
@@ -70,7 +72,7 @@ def train(
     recipe = registry.recipe(task, method, seed, settings)
     figures = train_recipe(recipe, out, device, quiet, save_every, track or (), keep_epochs)
     if figures is not None:
-        _print_figures(figures, json)
+        print_figures(figures, json)
 
 
 @app.command()
@@ -102,7 +104,7 @@ def evaluate(
     beyond = Asked(shift or bool(corruptions) or published, ood or bool(against), human, published)
     beyond = beyond.naming(corruptions, against)
     told = evaluate_beyond(found, asked, place, beyond, quiet)
-    _print_figures(figures | told, json)
+    print_figures(figures | told, json)
     if told and not json:
         print(f"\n{in_words(told)}")
 
@@ -187,7 +189,7 @@ def calibrate(
         if apply or out:
             raise typer.BadParameter("--apply and --out go with a file; a run has its own test split")
         found = Run.at(Path(source))
-        _print_figures(evaluate_run(found, found.recipe.method + registry.method(method), pick_device(device)), json)
+        print_figures(evaluate_run(found, found.recipe.method + registry.method(method), pick_device(device)), json)
         return
     from balcal.offline import calibrate_arrays
 
@@ -229,7 +231,7 @@ def retrofit(
 
     figures = retrofit_run(run, method, set_ or [], device, quiet)
     if figures is not None:
-        _print_figures(figures, json)
+        print_figures(figures, json)
 
 
 @app.command()
@@ -282,7 +284,7 @@ def audit(
     if json:
         print(_json.dumps(told.as_dict(), indent=2))
         return
-    _print_table(
+    print_table(
         ["convention", "ECE %", "differs", "why"],
         [
             [f.name, f"{f.value * 100:.3f}", f"{f.difference * 100:+.3f}" if abs(f.difference) >= SAME else "", f.why]
@@ -301,25 +303,7 @@ def list_(
     json: Json = False,
 ) -> None:
     """What there is, by name."""
-    from balcal import registry
-
-    table = registry.table(kind)
-    if kind == "metrics":
-        _list_metrics(table, json)
-        return
-    if json:
-        told = {name: entry.card() if kind == "methods" else _about(entry) for name, entry in table.items()}
-        print(_json.dumps(told, indent=2, ensure_ascii=False))
-    elif kind == "methods":
-        _print_methods(table)
-    else:
-        width = max(map(len, table))
-        for name, entry in table.items():
-            print(f"{name:<{width}}  {_about(entry)}")
-        if kind == "backbones":
-            from balcal.backbones.from_timm import ABOUT
-
-            print(f"{'timm:NAME':<{width}}  {ABOUT}")
+    print_list(kind, json)
 
 
 @app.command()
@@ -328,29 +312,12 @@ def show(
 ) -> None:
     """What a method changes, with its settings and its formula; or what a metric measures."""
     from balcal import registry
-    from balcal.recipe import SETTINGS, describe
 
-    if method in registry.table("metrics"):
-        _show_metric(method, registry.table("metrics")[method], json)
-        return
-    found = registry.method(method)
-    if json:
-        told = describe(found) | found.card() | {"parent": found.starts_from, "remarks": found.remarks()}
-        print(_json.dumps(told, indent=2, ensure_ascii=False))
-        return
-    print(f"{found.name}: {found.about}\n")
-    for role, owner in found.changes.items():
-        value = found.starts_from if role == "parent" else getattr(found, role)
-        print(f"  {role:<13}{value}" + (f"   (by {owner})" if owner != found.name else ""))
-    if not found.changes:
-        print("  changes nothing")
-    for remark in found.remarks():
-        print(f"\n  {remark}")
-    homes = {role: type(getattr(found, role)).__module__ for role in found.changes if role != "parent"}
-    if SETTINGS in homes:  # plain values, which have no home of their own
-        homes[SETTINGS] = f"balcal.methods.{found.changes[SETTINGS]}"
-    for module in dict.fromkeys(homes.values()):
-        print(f"\n{sys.modules[module].__doc__}")
+    metrics = registry.table("metrics")
+    if method in metrics:
+        show_metric(method, metrics[method], json)
+    else:
+        print_method(method, json)
 
 
 @app.command()
@@ -388,86 +355,12 @@ def paper(
         if json:
             print(_json.dumps(listed, indent=2, ensure_ascii=False))
         else:
-            _print_table(["item", "kind", "title"], [[i["item"], i["kind"], i["title"]] for i in listed])
+            print_table(["item", "kind", "title"], [[i["item"], i["kind"], i["title"]] for i in listed])
         return
     shop = Workshop(out, device, jobs, scheduler, quiet)
     asked = Asked([item(name) for name in (ITEMS if all_ else items or [])], tier, seeds, shop, found)
     told = asked.estimate() if dry_run else asked.answer(to)
     print(_json.dumps(told, indent=2, ensure_ascii=False) if json else asked.in_words(told))
-
-
-def _print_table(titles: list[str], rows: list[list[str]], title: str = "") -> None:
-    """Columns that fit the terminal; the last one wraps."""
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=title or None, title_justify="left", box=None, pad_edge=False)
-    for number, name in enumerate(titles):
-        numeric = all(row[number][:1] in "+-0123456789" for row in rows if row[number])
-        table.add_column(name, justify="right" if numeric else "left", no_wrap=number < len(titles) - 1)
-    for row in rows:
-        table.add_row(*row)
-    Console(markup=False, highlight=False).print(table)
-
-
-def _about(entry: Any) -> str:
-    """One line: what the entry says of itself, or the first line of its docstring."""
-    told = getattr(entry, "about", None) or getattr(entry, "source", None) or getattr(entry, "func", entry).__doc__
-    return str(told).strip().split("\n")[0]
-
-
-def _print_methods(table: Mapping[str, Any]) -> None:
-    """A table of 120 columns."""
-    from rich.console import Console
-    from rich.table import Table
-
-    shown = Table(box=None, pad_edge=False)
-    for title, widest in (("name", 16), ("paper", 19), ("venue", 12), ("what it changes", 42), ("cost", 23)):
-        shown.add_column(title, max_width=widest, no_wrap=title in ("name", "paper", "venue"))
-    for name, method in table.items():
-        first, *more = method.paper.split(", ")
-        authors = f"{first} et al." if len(more) > 1 else " & ".join((first, *more))
-        shown.add_row(name, authors, method.venue, method.about, method.cost)
-    Console(width=120, highlight=False, soft_wrap=False).print(shown)
-
-
-def _list_metrics(metrics: Mapping[str, Any], as_json: bool) -> None:
-    if as_json:
-        print(_json.dumps({name: metric.described() for name, metric in metrics.items()}, indent=2))
-        return
-    rows = [[name, metric.better, metric.unit, metric.about] for name, metric in metrics.items()]
-    _print_table(["metric", "better", "unit", "what it is"], rows)
-
-
-def _show_metric(name: str, metric: Any, as_json: bool) -> None:
-    from inspect import getdoc
-
-    if as_json:
-        print(_json.dumps(metric.described(), indent=2))
-        return
-    print(f"balcal.metrics.{name}: {getdoc(metric.call)}\n")
-    for title, told in metric.described().items():
-        if title != "about" and told:
-            print(f"  {title:<11}{told}")
-
-
-def _print_figures(figures: dict[str, Any], as_json: bool) -> None:
-    from balcal.data.roles import overlap_sentences
-    from balcal.metrics.verdict import Comparison, Verdict
-
-    if as_json:
-        print(_json.dumps(figures, indent=2))
-        return
-    print(f"{figures['task']} {figures['method']} seed {figures['seed']}, epoch {figures['epoch'] + 1} chosen")
-    print(Verdict(**figures["test"]))
-    for other in ("against_uncalibrated", "against_parent"):
-        if other in figures:
-            print(f"\n{Comparison.of(figures[other])}")
-    for remark in figures.get("remarks", []):
-        print(f"note: {remark}")
-    for sentence in overlap_sentences(figures["data"]) if figures.get("data") else []:
-        print(f"note: {sentence}")
-    print(f"run: {figures['run']}")
 
 
 def main(run: Callable[[], Any] = app) -> None:
