@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import csv
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +23,7 @@ from torch import Tensor
 from balcal import registry
 from balcal.balance import Curve, solve_gamma
 from balcal.evaluate import batches_of, load_splits
+from balcal.methods.balcal import Attended, SolveFreely
 from balcal.metrics import ece as expected_calibration_error
 from balcal.model import build
 from balcal.paper.running import Training, Workshop, run_all
@@ -59,7 +60,14 @@ def recipe(task: str, training: str, seed: int) -> Recipe:
     name, joined, settings = TASKS[task]
     method, more = TRAININGS[training]
     method = joined[1:] if joined and method == "vanilla" else method + joined
-    return registry.recipe(name, method, seed, (*settings, *more))
+    made = registry.recipe(name, method, seed, settings)
+    if method.startswith("balcal-auto"):
+        made = replace(
+            made, method=replace(made.method, head=Attended(fusion="logits", delta=1.0), tally=SolveFreely())
+        )
+    for text in more:
+        made = registry.override(made, *text.split("="))
+    return made
 
 
 @torch.no_grad()

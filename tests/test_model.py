@@ -198,9 +198,12 @@ def test_own_loop_errors_teach():
         model.loss(torch.randn(2, 3, 8, 8), torch.tensor([0, 4]))
 
 
-def test_without_validation_data_balcal_auto_makes_do_with_training_batches_and_says_so():
+def test_without_validation_data_training_batches_are_counted_and_that_is_said():
+    from balcal.methods.balcal import Attended, SolveFreely
+
     x, y = batch()
-    model, paper = (balcal.wrap(SEQUENTIAL(), 4, name) for name in ("balcal-auto", "balcal-logits"))
+    candidate = balcal.Method("candidate", head=Attended(fusion="logits", delta=1.0), tally=SolveFreely())
+    model, paper = (balcal.wrap(SEQUENTIAL(), 4, method) for method in (candidate, "balcal-logits"))
     paper.load_state_dict(model.state_dict() | {"head.delta": torch.tensor(0.95)})
     for each in (model, paper):
         each.train()
@@ -214,6 +217,10 @@ def test_without_validation_data_balcal_auto_makes_do_with_training_batches_and_
     assert held_out["conf"] == pytest.approx(held_out["acc"], abs=0.02)
     model.loss(x, y)
     assert model._sums is None, "with validation data at hand, training batches are not counted"
+    with pytest.warns(UserWarning, match="`balcal-auto` solves on the training batches"):
+        auto = balcal.wrap(SEQUENTIAL(), 4, "balcal-auto").train()
+        auto.loss(x, y)
+        auto.end_epoch()
 
 
 def test_loss_is_the_weighted_sum_of_both_heads():

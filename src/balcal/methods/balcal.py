@@ -291,8 +291,8 @@ METHODS = {
         ),
         Method(
             "balcal-auto",
-            head=Attended(fusion="logits", delta=1.0),
-            tally=SolveFreely(),
+            head=Balanced(fusion="logits", delta=1.0),
+            tally=SolveGamma(on="val"),
             about="ours: logit fusion, gamma solved on the validation split, nothing to tune",
             cost=_COST,
         ),
