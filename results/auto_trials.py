@@ -62,9 +62,8 @@ def recipe(task: str, training: str, seed: int) -> Recipe:
     method = joined[1:] if joined and method == "vanilla" else method + joined
     made = registry.recipe(name, method, seed, settings)
     if method.startswith("balcal-auto"):
-        made = replace(
-            made, method=replace(made.method, head=Attended(fusion="logits", delta=1.0), tally=SolveFreely())
-        )
+        head, tally = Attended(fusion="logits", delta=1.0), SolveFreely()  # the candidate: gamma may exceed 1
+        made = replace(made, method=replace(made.method, head=head, tally=tally))
     for text in more:
         made = registry.override(made, *text.split("="))
     return made

@@ -217,9 +217,9 @@ def test_without_validation_data_training_batches_are_counted_and_that_is_said()
     assert held_out["conf"] == pytest.approx(held_out["acc"], abs=0.02)
     model.loss(x, y)
     assert model._sums is None, "with validation data at hand, training batches are not counted"
+    auto = balcal.wrap(SEQUENTIAL(), 4, "balcal-auto").train()
+    auto.loss(x, y)
     with pytest.warns(UserWarning, match="`balcal-auto` solves on the training batches"):
-        auto = balcal.wrap(SEQUENTIAL(), 4, "balcal-auto").train()
-        auto.loss(x, y)
         auto.end_epoch()
 
 
