@@ -21,8 +21,9 @@ def test_later_steps_count_more_by_the_power(power):
     mean, steps = RunningMean(model, power), 400
     seen = torch.randn(steps, sum(tensor.numel() for tensor in mean.live))
     for row in seen:
-        torch.nn.utils.vector_to_parameters(row, model.parameters())
-        mean.live = [p.detach() for p in model.parameters()]
+        with torch.no_grad():
+            for p, part in zip(model.parameters(), row.split([p.numel() for p in model.parameters()]), strict=True):
+                p.copy_(part.view_as(p))  # in place, as an optimiser does
         mean.add()
     shares = [(power + 1) / (k + power) for k in range(1, steps + 1)]
     left = torch.tensor([1.0, *(1 - share for share in reversed(shares[1:]))]).cumprod(0).flip(0)

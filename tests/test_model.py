@@ -198,6 +198,19 @@ def test_own_loop_errors_teach():
         model.loss(torch.randn(2, 3, 8, 8), torch.tensor([0, 4]))
 
 
+class Unmeasured:
+    """As a DataLoader of a stream: it has a length, which may not be asked."""
+
+    def __init__(self, x, y):
+        self.x, self.y = x, y
+
+    def __iter__(self):
+        yield self.x, self.y
+
+    def __len__(self):
+        raise TypeError("object of type 'Stream' has no len()")
+
+
 def test_without_validation_data_training_batches_are_counted_and_that_is_said():
     from balcal.methods.balcal import Attended, SolveFreely
 
@@ -213,7 +226,7 @@ def test_without_validation_data_training_batches_are_counted_and_that_is_said()
     assert told["branch"] == "root"
     assert told["gamma"] == pytest.approx(paper.end_epoch()["gamma"], abs=0.02), "as the paper aims, on a coarser grid"
     model.loss(x, y)
-    held_out = model.end_epoch([(x, y)])
+    held_out = model.end_epoch(Unmeasured(x, y))
     assert held_out["conf"] == pytest.approx(held_out["acc"], abs=0.02)
     model.loss(x, y)
     assert model._sums is None, "with validation data at hand, training batches are not counted"

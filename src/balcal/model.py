@@ -94,11 +94,11 @@ class Model(nn.Module):
         if tally is None:
             return {}
         self._held_out = tally.on == "val" and val_loader is not None
-        if self._held_out:
+        if tally.on == "val" and val_loader is not None:
             self._sums = tally.start(self)
             device = self.head.weights.device
             with evaluating(self), torch.no_grad():
-                for images, labels in val_loader or ():
+                for images, labels in val_loader:
                     tally.add(self._sums, self(images.to(device), branches=True), labels.to(device))
         elif tally.on == "val":
             tally = on_training_batches(tally)
