@@ -35,6 +35,12 @@ ITEMS = (
     *("delta", "alpha", "alpha-ece", "shift", "ood", "ood-confidence", "main", "variants", "gamma"),
     *("motivation", "alpha-confidence", "collapse", "distance", "tsne-more", "cam"),
 )
+IN_PAIRS = {
+    1: "In pairs, one seed:",
+    2: "In pairs, without correction for their number. Two seeds tell hardly any methods apart: a difference has to be "
+    "13 times its standard error, so read ties, and the bold type below, as *not known*:",
+}
+"""by the number of seeds"""
 TOP = """# Results
 
 What was really run, on two CPU cores, with nothing left out that came out badly. This page is made by
@@ -93,7 +99,7 @@ def contest(name: str, result: ArenaResult) -> list[str]:
         f"`balcal arena {result.task} --methods {','.join(result.methods)} --seeds {len(result.seeds)}`: "
         f"{len(done)} runs, {hours:.1f} hours of one thread; commits: {', '.join(f'`{c}`' for c in commits)}.",
         "",
-        "In pairs, without correction for their number:" if len(result.seeds) > 1 else "In pairs, one seed:",
+        IN_PAIRS.get(len(result.seeds), "In pairs, without correction for their number:"),
         "",
         *plainly(result),
         "",
