@@ -24,12 +24,15 @@ from balcal.registry import backbone, method
 from balcal.runs import Memory
 from balcal.train import Session, begin_epoch, train_epoch, validate
 
-METHODS = ("balcal", "balcal-logits", "balcal-auto")
+METHODS = ("balcal", "balcal-logits", "balcal-val", "balcal-auto")
 
 
 def epoch_of(name: str, network: str, classes: int, images: int, batch: int) -> Callable[[], None]:
     torch.manual_seed(0)
-    plan = Plan(lr=1e-9, batch_size=batch, epochs=1000)  # it stays where it starts, so every turn does the same work
+    asked = method(name)
+    average = asked.settings.get("plan.average")
+    # weights stay where they start, so every turn does the same work
+    plan = Plan(lr=1e-9, batch_size=batch, epochs=1000, average=average)
     pixels = Pixels(torch.full((3,), 1 / 64), torch.full((3,), 2.0), "none")
 
     def batches(count: int, size: int, seed: int | None) -> MemoryBatches:
@@ -37,7 +40,7 @@ def epoch_of(name: str, network: str, classes: int, images: int, batch: int) -> 
         return MemoryBatches(data, pixels, size, seed=seed)
 
     train, val = batches(images, batch, 0), batches(images // 2, 2 * batch, None)
-    model = Model(backbone(network, 3), classes, method(name)).to(memory_format=torch.channels_last)
+    model = Model(backbone(network, 3), classes, asked).to(memory_format=torch.channels_last)
     progress = Progress("", quiet=True)
     session = Session(model, train, val, plan, 0, Memory(), progress, World())
     progress.start(plan.epochs, 0, 0, len(train), len(val))

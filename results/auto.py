@@ -19,11 +19,11 @@ SEEDS = 5
 FOLDER = Path(__file__).parent / "auto"
 PLAIN = (
     *("vanilla", "late", "averaged+late", "ls", "fl", "mixup", "mit"),
-    *("balcal", "balcal-logits", "balcal-auto"),
+    *("balcal", "balcal-logits", "balcal-val", "balcal-auto"),
 )
 MIXED = (
     *("mixup", "mixup+late", "mixup+averaged+late"),
-    *("balcal+mixup", "balcal-k+mixup", "balcal-logits+mixup", "balcal-auto+mixup"),
+    *("balcal+mixup", "balcal-k+mixup", "balcal-val+mixup", "balcal-auto+mixup"),
 )
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import csv
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +23,6 @@ from torch import Tensor
 from balcal import registry
 from balcal.balance import Curve, solve_gamma
 from balcal.evaluate import batches_of, load_splits
-from balcal.methods.balcal import Attended, SolveFreely
 from balcal.metrics import ece as expected_calibration_error
 from balcal.model import build
 from balcal.paper.running import Training, Workshop, run_all
@@ -36,22 +35,22 @@ TASKS = {
     "cifar100": ("cifar100-cpu", "", ()),
     "mixup": ("cifar10-cpu", "+mixup", ("mix.alpha=2",)),
 }
-FIXED = "head.loss_follows=false"
+FOLLOWS, FIXED, LAST = "head.least=0", "head.loss_follows=false", "plan.average=none"
 MEAN = "plan.average=3"
 TRAININGS = {
     "vanilla": ("vanilla", ()),
     "vanilla, averaged": ("vanilla", (MEAN,)),
-    "follows": ("balcal-auto", ("head.least=0",)),
-    "follows, averaged": ("balcal-auto", ("head.least=0", MEAN)),
-    "w<=0.8": ("balcal-auto", ()),
-    "w<=0.8, averaged": ("balcal-auto", (MEAN,)),
-    "w=0.5, averaged": ("balcal-auto", (FIXED, MEAN)),
-    "w=0.5": ("balcal-auto", (FIXED,)),
-    "w=0.8": ("balcal-auto", (FIXED, "head.gamma=0.8")),
-    "w=0.2": ("balcal-auto", (FIXED, "head.gamma=0.2")),
-    "w=0.5, beta=K": ("balcal-auto", (FIXED, "head.beta=K")),
-    "w=0.5, no adapter": ("balcal-auto", (FIXED, "head.adapter=none")),
-    "w=0.5, conv": ("balcal-auto", (FIXED, "head.adapter=conv")),
+    "follows": ("balcal-auto", (FOLLOWS, LAST)),
+    "follows, averaged": ("balcal-auto", (FOLLOWS,)),
+    "w<=0.8": ("balcal-auto", (LAST,)),
+    "w<=0.8, averaged": ("balcal-auto", ()),
+    "w=0.5, averaged": ("balcal-auto", (FIXED,)),
+    "w=0.5": ("balcal-auto", (FIXED, LAST)),
+    "w=0.8": ("balcal-auto", (FIXED, LAST, "head.gamma=0.8")),
+    "w=0.2": ("balcal-auto", (FIXED, LAST, "head.gamma=0.2")),
+    "w=0.5, beta=K": ("balcal-auto", (FIXED, LAST, "head.beta=K")),
+    "w=0.5, no adapter": ("balcal-auto", (FIXED, LAST, "head.adapter=none")),
+    "w=0.5, conv": ("balcal-auto", (FIXED, LAST, "head.adapter=conv")),
 }
 CSV = Path(__file__).with_name("auto-trials.csv")
 
@@ -60,13 +59,7 @@ def recipe(task: str, training: str, seed: int) -> Recipe:
     name, joined, settings = TASKS[task]
     method, more = TRAININGS[training]
     method = joined[1:] if joined and method == "vanilla" else method + joined
-    made = registry.recipe(name, method, seed, settings)
-    if method.startswith("balcal-auto"):
-        head, tally = Attended(fusion="logits", delta=1.0), SolveFreely()  # the candidate: gamma may exceed 1
-        made = replace(made, method=replace(made.method, head=head, tally=tally))
-    for text in more:
-        made = registry.override(made, *text.split("="))
-    return made
+    return registry.recipe(name, method, seed, (*settings, *more))
 
 
 @torch.no_grad()

@@ -77,7 +77,7 @@ def recipe(task: str, kind: Kind | None, seed: int) -> Recipe:
     name, _, settings = TASKS[task]
     if kind is None:
         return registry.recipe(name, "vanilla", seed, settings)
-    usual = registry.recipe(name, "balcal-auto", seed, settings)
+    usual = registry.recipe(name, "balcal-val", seed, settings)
     head = Second(fusion="logits", delta=1.0, loss_follows=False, kind=kind)
     return replace(usual, method=replace(usual.method, head=head))
 

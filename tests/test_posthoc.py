@@ -1,5 +1,7 @@
 """Post-hoc methods for people with arrays and for people with a model; gamma fitted anew."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -92,7 +94,7 @@ def test_no_other_gamma_is_better_on_held_out_data(seed, fusion):
     fitted = RefitGamma().fit_outputs(outputs, y)
     best = nll(fitted(outputs), y)
     assert best <= nll(outputs.log_probs(), y) + 1e-9, "not worse than the gamma it had"
-    for other in np.linspace(0, 1, 41):
+    for other in np.linspace(0, 1 if fusion == "probs" else 8, 41):
         assert best <= nll(Refused(float(other))(outputs), y) + 1e-7
 
 
@@ -103,6 +105,16 @@ def test_gamma_by_balance_meets_the_accuracy():
     assert 0 < float(fitted.gamma) < 1
     right = (told.argmax(1) == y).double().mean()
     assert told.exp().amax(1).mean() == pytest.approx(float(right), abs=0.01)
+
+
+def test_too_timid_a_classifier_is_sharpened_where_logits_are_fused():
+    outputs, y = two_heads(3, "logits")
+    timid = replace(outputs, logits=outputs.logits * 0.05)
+    for by in ("nll", "balance"):
+        fitted = RefitGamma(by=by).fit_outputs(timid, y)
+        assert float(fitted.gamma) > 1
+        assert nll(fitted(timid), y) < nll(timid.logits[0].log_softmax(1), y)
+        torch.testing.assert_close(fitted(timid), (float(fitted.gamma) * timid.logits[0]).log_softmax(1))
 
 
 def test_an_unfitted_gamma_changes_nothing_and_one_classifier_has_none():

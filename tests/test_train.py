@@ -41,7 +41,7 @@ def test_checkpoint_holds_the_gamma_its_figures_were_computed_with(tmp_path):
     run = trained("balcal-auto", tmp_path, settings=["plan.keep=all"])
     for path, record in zip(sorted((run / "checkpoints").glob("weights-*.pt")), history(run), strict=True):
         weights = torch.load(path, weights_only=True)
-        assert float(weights["head.weights"][0]) == pytest.approx(record["gamma"], abs=1e-7)
+        assert float(weights["head.weights"][0]) == pytest.approx(record["gamma"], rel=1e-6)
 
 
 @pytest.mark.parametrize(("method", "passes"), [("balcal-auto", 1), ("balcal-beta", 2)])
@@ -56,6 +56,19 @@ def test_validation_is_gone_through_once_where_logits_do_not_move(method, passes
     asked.clear()
     assert history(trained(method, tmp_path / "twice", settings=settings)) == once
     assert asked == [0, 0, 1, 1]
+
+
+def test_a_timid_network_is_made_bolder_unasked(tmp_path):
+    """Strong mixing: without gamma above 1 all that can be done is to leave the learnable classifier alone."""
+    settings = ["mix.alpha=2", "plan.epochs=4"]
+    names = ("mixup", "balcal-val+mixup", "balcal-auto+mixup")
+    plain, bounded, free = (history(trained(name, tmp_path, settings=settings))[-1] for name in names)
+    assert max(record["val_conf"] - record["val_acc"] for record in (plain, bounded)) < -0.1
+    assert bounded["gamma"] == 1
+    assert free["gamma"] > 1
+    assert free["branch"] == "sharpened"
+    assert free["val_conf"] == pytest.approx(free["val_acc"], abs=0.01)
+    assert free["val_nll"] < 0.7 * min(plain["val_nll"], bounded["val_nll"])
 
 
 def test_best_epoch_by_validation_nll_is_kept_and_told(tmp_path):
@@ -248,7 +261,7 @@ def test_without_a_validation_loader_a_tenth_is_held_out_and_that_is_said(capsys
     assert "24 of 240 training samples are held out" in capsys.readouterr().err
     assert sorted(seen[:216]) == rest.dataset.indices
     assert sorted(seen[216:240]) == held.dataset.indices
-    assert records[-1]["branch"] in ("root", "standard", "closest")
+    assert records[-1]["branch"] in ("root", "standard", "closest", "sharpened", "boldest")
 
 
 @pytest.mark.parametrize(

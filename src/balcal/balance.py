@@ -35,6 +35,16 @@ def start_sums(points: int, device: torch.device) -> Sums:
     return {"conf": zeros(points), "correct": zeros(points), "count": zeros()}
 
 
+def shares(gamma: float) -> tuple[float, float]:
+    """Of the learnable classifier and of the fixed one. Above 1 gamma is a factor on the first one's logits, and the
+    other has no say: it would be subtracted.
+
+    >>> shares(0.25), shares(3.0)
+    ((0.25, 0.75), (3.0, 0.0))
+    """
+    return gamma, max(0.0, 1 - gamma)
+
+
 def gamma_grid(points: int, like: Tensor) -> Tensor:
     return torch.linspace(0, 1, points, dtype=like.dtype, device=like.device)
 

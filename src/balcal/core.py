@@ -38,7 +38,7 @@ class Outputs:
     logits: Tensor
     """(B, N, K)"""
     weights: Tensor
-    """(B,), sum to one: the branch's share of the prediction"""
+    """(B,): the branch's share of the prediction; they sum to one, or to more where logits are fused and sharpened"""
     loss_weights: Tensor
     """(B,), sum to one: the branch's share of the training loss"""
     fusion: Fusion = "probs"

@@ -187,11 +187,11 @@ def as_method(method: Method | str) -> Method:
 def wrap(
     network: nn.Module,
     num_classes: int,
-    method: Method | str = "balcal",
+    method: Method | str = "balcal-auto",
     features: Callable[[Tensor], Tensor] | None = None,
     num_features: int | None = None,
 ) -> Model:
-    """A calibrated model from any network.
+    """A calibrated model from any network; without a `method` by the one that needs nothing to be set.
 
     - A backbone in timm's manner (`num_features`, `forward_features`, `forward_head`) is used as it is.
     - Otherwise the last `nn.Linear` is found and its input tapped. If it already has `num_classes` outputs it stays the
@@ -201,7 +201,7 @@ def wrap(
     The network is taken over, not copied.
 
     >>> wrap(nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10)), num_classes=10).head.fusion
-    'probs'
+    'logits'
     """
     chosen = as_method(method)
     if features is not None:

@@ -9,8 +9,10 @@ Beside the learnable classifier s = W z + b stands a fixed one on a simplex ETF 
 After every epoch gamma solves  conf(gamma) = delta acc(gamma). With beta = 1 the ETF head is timid and tempers an
 over-confident classifier; with beta = K it is bold and lifts an under-confident one.
 
-`balcal-logits` fuses softmax(gamma s + (1 - gamma) e), as the released code does. `balcal-auto` is ours: logit fusion,
-gamma solved on the validation split with delta = 1, so that nothing is left to tune.
+`balcal-logits` fuses softmax(gamma s + (1 - gamma) e), as the released code does. Ours: `balcal-val`, the same with
+gamma solved on the validation split and delta = 1; and `balcal-auto`, where moreover gamma may exceed 1, the fixed
+classifier keeps a fifth of the loss whatever gamma says, and the weights in use are an average over the steps of
+training. Nothing is left to tune, be the network too sure of itself or too timid.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from torch.nn import functional as F
 from balcal import balance
 from balcal.core import BalcalError, Classifier, Fusion, Head, Outputs, Record, Split, Sums
 from balcal.etf import ConvAdapter, NoAdapter, VectorAdapter, adapted_width, simplex_etf
+from balcal.methods.averaged import AVERAGE
 from balcal.recipe import Method
 
 Beta = float | Literal["K"]
@@ -72,10 +75,10 @@ class BalancedHead(EtfHead):
         return float(self.weights[0])
 
     def set_gamma(self, gamma: float) -> None:
-        """Above 1 it is a factor on the learnable classifier's logits, and the fixed one has no say."""
+        """Above 1 the fixed classifier has no say: see `balance.shares`."""
         if gamma > 1 and self.fusion == "probs":
             raise BalcalError(f"gamma = {gamma:.3g} is no share of probabilities: above 1 only logits can be fused")
-        self.weights.copy_(torch.tensor([gamma, max(0.0, 1 - gamma)]))
+        self.weights.copy_(torch.tensor(balance.shares(gamma)))
         if self.loss_follows:
             share = min(gamma, 1 - self.least)
             self.loss_weights.copy_(torch.tensor([share, 1 - share]))
@@ -290,11 +293,19 @@ METHODS = {
             cost=_COST,
         ),
         Method(
-            "balcal-auto",
+            "balcal-val",
             head=Balanced(fusion="logits", delta=1.0),
             tally=SolveGamma(on="val"),
-            about="ours: logit fusion, gamma solved on the validation split, nothing to tune",
+            about="ours: logit fusion, gamma solved on the validation split",
             cost=_COST,
+        ),
+        Method(
+            "balcal-auto",
+            head=Attended(fusion="logits", delta=1.0),
+            tally=SolveFreely(),
+            settings=AVERAGE,
+            about="ours: logit fusion, gamma solved on the validation split, averaged weights; nothing to tune",
+            cost=f"{_COST}; an addition of the weights per step",
         ),
         Method(
             "balcal-noadapter",

@@ -1,9 +1,9 @@
 """Ours: gamma of a finished BalCAL model, fitted once more on held-out data.
 
-    gamma = argmin of the NLL of the fused prediction, 0 <= gamma <= 1
+    gamma = argmin of the NLL of the fused prediction, 0 <= gamma <= 1, or 8 where logits are fused (`balance.shares`)
 
 Training solves gamma for a balance of confidence and accuracy, mostly on the images it was trained on. Afterwards the
-validation split can say better how far to trust each classifier. The NLL is convex in gamma under both fusions.
+validation split can say better how far to trust each classifier. The NLL is convex in gamma below 1 and above it.
 `--set posthoc.by=balance` solves conf(gamma) = acc(gamma) there instead, as `balcal-auto` does in training.
 """
 
@@ -21,6 +21,9 @@ from balcal.core import BalcalError, Outputs, OutputsMap
 from balcal.fitting import check_held_out
 from balcal.recipe import Method
 
+POINTS = 129
+"""candidates for gamma up to 1, and as many above"""
+
 
 class Refused(OutputsMap):
     """Both branches fused anew; with the head's own weights until a gamma was fitted."""
@@ -32,7 +35,7 @@ class Refused(OutputsMap):
         self.register_buffer("gamma", torch.tensor(gamma))
 
     def forward(self, outputs: Outputs) -> Tensor:
-        fitted = torch.stack([self.gamma, 1 - self.gamma]).to(outputs.weights)
+        fitted = torch.stack([self.gamma, (1 - self.gamma).clamp_min(0)]).to(outputs.weights)
         return replace(outputs, weights=torch.where(self.gamma.isnan(), outputs.weights, fitted)).log_probs()
 
     def extra_repr(self) -> str:
@@ -60,19 +63,23 @@ class RefitGamma:
 
     def _by_nll(self, outputs: Outputs, labels: Tensor) -> float:
         def nll(gamma: float) -> float:
-            weights = torch.tensor([gamma, 1 - gamma], dtype=torch.float64)
+            weights = torch.tensor(balance.shares(gamma), dtype=torch.float64)
             return -float(replace(outputs, weights=weights).log_probs().gather(1, labels[:, None]).mean())
 
-        found = minimize_scalar(nll, bounds=(0, 1), method="bounded", options={"xatol": 1e-10})
-        return min((float(found.x), 0.0, 1.0, float(outputs.weights[0])), key=nll)
+        spans = [(0.0, 1.0), (1.0, balance.BOLDEST)] if outputs.fusion == "logits" else [(0.0, 1.0)]
+        found = [minimize_scalar(nll, bounds=span, method="bounded", options={"xatol": 1e-10}).x for span in spans]
+        return min((*map(float, found), 0.0, 1.0, float(outputs.weights[0])), key=nll)
 
     def _by_balance(self, outputs: Outputs, labels: Tensor) -> float:
-        sums = balance.start_sums(129, torch.device("cpu"))
-        add = balance.add_gamma_logits if outputs.fusion == "logits" else balance.add_gamma_probs
-        standard, etf = outputs.logits
-        add(sums, standard, etf, labels)
-        curve = balance.Curve.of(sums, balance.gamma_grid(129, sums["conf"]))
-        return balance.solve_gamma(curve, delta=1.0).value
+        (standard, etf), logits = outputs.logits, outputs.fusion == "logits"
+        sums, bold = (balance.start_sums(POINTS, labels.device) for _ in range(2))
+        (balance.add_gamma_logits if logits else balance.add_gamma_probs)(sums, standard, etf, labels)
+        tempered = balance.Curve.of(sums, balance.gamma_grid(POINTS, sums["conf"]))
+        if not logits:
+            return balance.solve_gamma(tempered, delta=1.0).value
+        balance.add_scale(bold, standard, labels, balance.bold_grid)
+        sharpened = balance.Curve.of(bold, balance.bold_grid(POINTS, bold["conf"]))
+        return balance.solve_freely(tempered, sharpened, delta=1.0).value
 
 
 METHODS = {

@@ -34,7 +34,7 @@ def gamma_curve(told: History) -> Figure:
     upper.plot(epochs, column(history, dial), color=INK, marker="o", markersize=3, linewidth=1.5, gid=dial)
     upper.set_ylabel(dial)
     if dial == "gamma":
-        upper.set_ylim(-0.04, 1.04)
+        upper.set_ylim(-0.04, 1.04 * max(1.0, float(np.nanmax(column(history, dial)))))
     for name, colour, label in (("conf", OVER, "mean confidence"), ("acc", SOFT, "accuracy")):
         lower.plot(epochs, column(history, name), color=colour, linewidth=1.6, label=label, gid=name)
     target = {"color": UNDER, "linewidth": 1.4, "linestyle": (0, (4, 2))}

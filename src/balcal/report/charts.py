@@ -229,6 +229,8 @@ def epoch_charts(history: Sequence[Record], chosen: int) -> list[dict[str, Any]]
     told = []
     if "gamma" in history[-1]:
         about = "Share of the learnable classifier in the prediction, solved anew after every epoch."
+        if max(finite(values("gamma"))) > 1:
+            about += " Above 1 it stands alone, and its logits are multiplied."
         told.append(chart("gamma", about, [("gamma", values("gamma"), "s1")], as_share=False))
     elif "beta" in history[-1]:
         about = "Sharpness of the ETF classifier, solved anew after every epoch."
