@@ -13,10 +13,12 @@ import argparse
 import csv
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, fields
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 import torch
+from joblib import Parallel, delayed
 from scipy.optimize import minimize, minimize_scalar
 from torch import Tensor
 
@@ -197,6 +199,11 @@ def judged(task: str, training: str, seed: int, run: Run) -> Iterator[Row]:
         yield Row(task, seed, training, name, *(round(float(x), 5) for x in np.mean(found, 0)))
 
 
+def rows_of(task: str, training: str, seed: int, run: Run) -> list[Row]:
+    torch.set_num_threads(1)
+    return list(judged(task, training, seed, run))
+
+
 def rewrite(path: Path, new: Iterable[Row]) -> None:
     """Rows of what was tried again take the place of the old ones."""
     rows = [asdict(row) for row in new]
@@ -225,11 +232,8 @@ def main() -> None:
         if (task, training) != ("cifar100", "w=0.5, no adapter")  # 64 features hold no frame of 100 classes
     ]
     run_all([Training(made, keep=1) for *_, made in wanted], Workshop(given.runs, jobs=given.jobs))
-    torch.set_num_threads(1)
-    found = (
-        row for task, training, seed, made in wanted for row in judged(task, training, seed, Run(given.runs, made))
-    )
-    rewrite(CSV, found)
+    found = Parallel(given.jobs)(delayed(rows_of)(*what, Run(given.runs, made)) for *what, made in wanted)
+    rewrite(CSV, chain.from_iterable(found))
 
 
 if __name__ == "__main__":
