@@ -186,7 +186,9 @@ def last_page() -> str:
     for name, result in found.items():
         asked = FINALS[name]
         settings = "".join(f" --set {text}" for text in asked.settings)
-        command = f"balcal arena {asked.task} --methods {','.join(result.methods)} --seeds {len(result.seeds)}{settings}"
+        command = (
+            f"balcal arena {asked.task} --methods {','.join(result.methods)} --seeds {len(result.seeds)}{settings}"
+        )
         parts.append(f"## {name}: {asked.about}\n\n`{command}`\n\n{result.table('markdown')}\n")
     return "\n".join(parts)
 
