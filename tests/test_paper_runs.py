@@ -198,6 +198,24 @@ def test_seeds_have_a_spread(out):
     assert "2 seeds" in told["deviations"]
 
 
+def of_the_paper():
+    """One recipe for each network of the published protocol."""
+    chosen = tier("paper")
+    made = (ask.recipe(chosen, 0) for each in ITEMS.values() for cell in each.cells for ask in cell.asks)
+    found = {recipe.task.backbone: recipe for recipe in made if recipe is not None}
+    return [pytest.param(recipe, id=name.split("@")[0].removeprefix("timm:")) for name, recipe in found.items()]
+
+
+@pytest.mark.parametrize("recipe", of_the_paper())
+def test_each_network_of_the_paper_really_takes_a_step(recipe):
+    if recipe.task.backbone.startswith("timm:"):
+        pytest.importorskip("timm", reason="timm is not here: `balcal list backbones` says how to get it")
+    timed = time_steps(recipe, CPU, steps=1, largest=2)
+    assert timed.batch == 2
+    assert timed.seconds_per_image > 0
+    assert timed.weight_bytes > 20_000_000
+
+
 def test_a_smaller_batch_is_timed_where_it_must_be():
     recipe = registry.recipe("digits", "balcal", 0)
     timed = time_steps(recipe, CPU, steps=1, largest=7)
