@@ -151,6 +151,19 @@ def test_above_one_gamma_sharpens_and_below_it_nothing_changes(seed, skill, volu
         assert conf == pytest.approx(delta * acc, abs=1e-3)
 
 
+def test_a_handful_without_an_error_does_not_vouch_for_certainty():
+    conf, all_right = np.linspace(0.2, 0.8, 9), np.ones(9)
+    below = Curve(np.linspace(0, 1, 9), conf, all_right)
+    above = Curve(np.geomspace(1, 8, 9), np.linspace(0.8, 0.999, 9), all_right)
+    bold = [solve_freely(below, above, 1.0, samples=samples) for samples in (2, 12, 100, 10_000)]
+    values = [found.value for found in bold]
+    assert values == sorted(values)
+    assert values[0] < 1 < values[1] < 4, "three of four, and 13 of 14"
+    assert bold[1].conf == pytest.approx(13 / 14, abs=1e-3)
+    assert bold[-1].branch == "boldest"
+    assert all(found.acc == 1 for found in bold), "what is told is what was counted"
+
+
 @pytest.mark.parametrize("add", [*FUSIONS.values(), lambda sums, s, e, y: balance.add_scale(sums, s, y)])
 def test_sums_do_not_depend_on_how_the_data_was_cut(add, monkeypatch):
     """Nor on whether a large batch is walked through or laid out in full."""

@@ -102,7 +102,7 @@ def test_refuses_when_accuracy_falls_and_warns_when_it_falls_a_little(overfitted
 
 def test_other_classes_get_a_new_classifier_and_mistakes_get_one_sentence(overfitted):
     x, y = digits("train")
-    told = balcal.retrofit(overfitted, loader(x, y % 2), num_classes=2, epochs=5)
+    told = balcal.retrofit(overfitted, loader(x, y % 2), num_classes=2, epochs=10)
     assert told.before is None
     assert told.after.accuracy > 0.8
     again = balcal.retrofit(told.model, loader(x, y % 2), method="vanilla+ts", epochs=1)

@@ -39,6 +39,8 @@ def test_no_other_temperature_is_better(seed, hot):
 def test_degenerate_sets_are_bounded_or_refused():
     z, y = draw(0)
     assert solve_temperature(z, z.argmax(1)) == pytest.approx(1e-3), "separable: as cold as it gets"
+    with pytest.warns(UserWarning, match="all 400 calibration samples are right.*: hold out more data"):
+        TemperatureScaling().fit(z, z.argmax(1))
     assert solve_temperature(z, z.argmin(1)) == pytest.approx(1e3), "always wrong: as hot as it gets"
     with pytest.raises(BalcalError, match="empty split"):
         solve_temperature(z[:0], y[:0])

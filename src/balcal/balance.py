@@ -159,6 +159,10 @@ class Curve:
         """h = conf - delta acc: positive where the model is too sure of itself."""
         return self.conf - delta * self.acc
 
+    def cautious(self, samples: float) -> Curve:
+        """Accuracy by the rule of succession: (right + 1) / (samples + 2)."""
+        return replace(self, acc=(self.acc + 1 / samples) / (1 + 2 / samples))
+
 
 @dataclass(frozen=True)
 class Solution:
@@ -200,9 +204,13 @@ def solve_gamma(curve: Curve, delta: float, guard: float = 0.01) -> Solution:
     return _solution(curve, delta, float(allowed[distance == distance.min()].max()), "closest")
 
 
-def solve_freely(tempered: Curve, sharpened: Curve, delta: float, guard: float = 0.01) -> Solution:
+def solve_freely(
+    tempered: Curve, sharpened: Curve, delta: float, guard: float = 0.01, samples: float = math.inf
+) -> Solution:
     """Gamma where it may exceed 1. Too confident a classifier is tempered by the other one, as above; too timid a one
     is sharpened by itself: from 1 on, gamma is the factor on its logits, and the other one is out.
+
+    Ten right of ten do not vouch for a confidence of 100 %: of `samples` one more is taken to be right and one wrong.
 
     >>> acc = np.array([0.9, 0.9, 0.9])
     >>> tempered = Curve(np.array([0, 0.5, 1]), np.array([0.2, 0.5, 0.7]), acc)
@@ -210,11 +218,16 @@ def solve_freely(tempered: Curve, sharpened: Curve, delta: float, guard: float =
     >>> found = solve_freely(tempered, sharpened, delta=1.0)
     >>> round(found.value, 3), found.branch
     (3.175, 'sharpened')
+    >>> round(solve_freely(tempered, sharpened, delta=1.0, samples=10).value, 3)
+    2.333
     """
-    if tempered.gap(delta)[-1] > 0:
-        return solve_gamma(tempered, delta, guard)
-    found = solve_scale(sharpened, delta)
-    return replace(found, branch={"root": "sharpened", "highest": "boldest", "lowest": "standard"}[found.branch])
+    careful = tempered.cautious(samples)
+    if careful.gap(delta)[-1] > 0:
+        found = solve_gamma(careful, delta, guard)
+        return _solution(tempered, delta, found.value, found.branch)
+    found = solve_scale(sharpened.cautious(samples), delta)
+    branch = {"root": "sharpened", "highest": "boldest", "lowest": "standard"}[found.branch]
+    return _solution(sharpened, delta, found.value, branch)
 
 
 def solve_scale(curve: Curve, delta: float) -> Solution:

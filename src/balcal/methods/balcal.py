@@ -236,7 +236,7 @@ class SolveFreely(SolveGamma):
         tempered = balance.Curve.of(sums, balance.gamma_grid(self.points, sums["conf"]))
         sharpened = balance.Curve.of(bold, balance.bold_grid(self.bold_points, bold["conf"]))
         delta = float(head.delta) * (1.0 if self.on == "val" else self.seen)
-        solution = balance.solve_freely(tempered, sharpened, delta, self.guard)
+        solution = balance.solve_freely(tempered, sharpened, delta, self.guard, float(sums["count"]))
         head.set_gamma(solution.value)
         return solution.record("gamma")
 

@@ -79,7 +79,7 @@ class RefitGamma:
             return balance.solve_gamma(tempered, delta=1.0).value
         balance.add_scale(bold, standard, labels, balance.bold_grid)
         sharpened = balance.Curve.of(bold, balance.bold_grid(POINTS, bold["conf"]))
-        return balance.solve_freely(tempered, sharpened, delta=1.0).value
+        return balance.solve_freely(tempered, sharpened, delta=1.0, samples=len(labels)).value
 
 
 METHODS = {

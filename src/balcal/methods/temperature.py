@@ -11,6 +11,7 @@ The paper's code picks T from 0.01, 0.02, ..., 10 by the ECE of the validation s
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass
 from typing import Literal
 
@@ -93,7 +94,16 @@ class TemperatureScaling:
 
     def fit(self, log_probs: Tensor, labels: Tensor) -> nn.Module:
         held_out = check_held_out(log_probs, labels, "ts")
-        return Temperature(solve_temperature(*held_out) if self.by == "nll" else best_on_grid(*held_out))
+        if self.by == "ece":
+            return Temperature(best_on_grid(*held_out))
+        found = solve_temperature(*held_out)
+        if found == COLDEST:
+            warnings.warn(
+                f"all {len(labels):,} calibration samples are right, so `ts` makes the model sure of everything: "
+                "hold out more data",
+                stacklevel=2,
+            )
+        return Temperature(found)
 
 
 METHODS = {
