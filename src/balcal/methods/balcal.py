@@ -10,9 +10,9 @@ After every epoch gamma solves  conf(gamma) = delta acc(gamma). With beta = 1 th
 over-confident classifier; with beta = K it is bold and lifts an under-confident one.
 
 `balcal-logits` fuses softmax(gamma s + (1 - gamma) e), as the released code does. Ours: `balcal-val`, the same with
-gamma solved on the validation split and delta = 1; and `balcal-auto`, where moreover gamma may exceed 1, the fixed
-classifier keeps a fifth of the loss whatever gamma says, and the weights in use are an average over the steps of
-training. Nothing is left to tune, be the network too sure of itself or too timid.
+gamma solved on the validation split and delta = 1; and `balcal-auto`, where moreover gamma may exceed 1 and the
+weights in use are an average over the steps of training. Nothing is left to tune, be the network too sure of itself or
+too timid.
 """
 
 from __future__ import annotations
@@ -64,8 +64,6 @@ class BalancedHead(EtfHead):
         super().__init__(fixed, (spec.gamma, 1 - spec.gamma), spec.fusion)
         self.classifier = classifier
         self.loss_follows = spec.loss_follows
-        self.least = 0.0
-        """of the loss, for the fixed classifier, whatever gamma says"""
 
     def forward(self, features: Tensor, feature_map: Tensor | None) -> Outputs:
         return self.outputs(self.classifier(features), self.etf_logits(features, feature_map))
@@ -80,7 +78,7 @@ class BalancedHead(EtfHead):
             raise BalcalError(f"gamma = {gamma:.3g} is no share of probabilities: above 1 only logits can be fused")
         self.weights.copy_(torch.tensor(balance.shares(gamma)))
         if self.loss_follows:
-            share = min(gamma, 1 - self.least)
+            share = min(gamma, 1.0)
             self.loss_weights.copy_(torch.tensor([share, 1 - share]))
 
 
@@ -153,26 +151,6 @@ class Balanced(Etf):
     ) -> Head:
         classifier = learnable or nn.Linear(features, num_classes)
         return BalancedHead(classifier, self.fixed(features, num_classes, channels), self)
-
-
-@dataclass(frozen=True)
-class Attended(Balanced):
-    """Both; the fixed one's share of the loss never falls below `least`, so that its adapter goes on learning."""
-
-    least: float = 0.2
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.least < 1:
-            raise BalcalError(f"head.least must lie in [0, 1), not {self.least}")
-
-    def __call__(
-        self, features: int, num_classes: int, learnable: nn.Linear | None = None, channels: int | None = None
-    ) -> Head:
-        head = super().__call__(features, num_classes, learnable, channels)
-        assert isinstance(head, BalancedHead)
-        head.least = self.least
-        return head
 
 
 H = TypeVar("H", bound=Head)
@@ -301,7 +279,7 @@ METHODS = {
         ),
         Method(
             "balcal-auto",
-            head=Attended(fusion="logits", delta=1.0),
+            head=Balanced(fusion="logits", delta=1.0),
             tally=SolveFreely(),
             settings=AVERAGE,
             about="ours: logit fusion, gamma solved on the validation split, averaged weights; nothing to tune",
