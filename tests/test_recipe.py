@@ -43,6 +43,8 @@ def test_every_name_of_the_paper_s_ablations_is_there():
     for name in ("balcal-val", "balcal-auto"):
         assert method(name).tally.on == "val"
         assert method(name).head.fusion == "logits"
+    assert recipe("digits", "balcal-auto").task.plan.average == 3
+    assert recipe("digits", "balcal-val").task.plan.average is None
     assert method("balcal-k").head.beta == "K"
 
 

@@ -100,6 +100,13 @@ def test_refuses_when_accuracy_falls_and_warns_when_it_falls_a_little(overfitted
         balcal.retrofit(overfitted, wrong, good, "vanilla", epochs=3, lr=0.1, tolerance=1.0)
 
 
+def test_averages_the_new_weights_where_the_method_says_so(overfitted):
+    data = loader(*digits("train", 0.35))
+    plain, mean = (balcal.retrofit(overfitted, data, method=name, epochs=1) for name in ("vanilla", "averaged"))
+    weights = [told.model.head.classifier.weight for told in (plain, mean)]
+    assert not torch.equal(*weights)
+
+
 def test_other_classes_get_a_new_classifier_and_mistakes_get_one_sentence(overfitted):
     x, y = digits("train")
     told = balcal.retrofit(overfitted, loader(x, y % 2), num_classes=2, epochs=10)

@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
+import torch
 from sklearn.calibration import CalibrationDisplay
-from sklearn.datasets import load_breast_cancer, load_digits
-from sklearn.model_selection import cross_val_score, train_test_split
+from sklearn.datasets import load_breast_cancer, load_digits, load_wine
+from sklearn.model_selection import cross_val_predict, cross_val_score, train_test_split
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import MinMaxScaler
+from sklearn.preprocessing import MinMaxScaler, StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from torch import nn
 
@@ -33,6 +34,20 @@ def test_pipeline_cross_validation_and_display():
     shown = CalibrationDisplay.from_estimator(pipeline, X_test, y_test, n_bins=5)
     np.testing.assert_allclose(shown.y_prob, probs[:, 1])
     assert balcal.verdict(probs=probs, labels=y_test).accuracy == pytest.approx(pipeline.score(X_test, y_test))
+
+
+def test_a_few_held_out_samples_do_not_make_it_certain():
+    X, y = load_wine(return_X_y=True)
+    model = make_pipeline(StandardScaler(), BalCALClassifier("balcal-auto", random_state=0))
+    probs = cross_val_predict(model, X, y, cv=3, method="predict_proba")
+    assert balcal.verdict(probs=probs, labels=y).nll < 0.2, "0.3 if a dozen right ones vouch for 100 %"
+
+
+def test_averages_weights_where_the_method_says_so():
+    X, y = load_digits(return_X_y=True)
+    plain, mean = (BalCALClassifier(name, **QUICK | {"epochs": 2}).fit(X, y) for name in ("vanilla", "averaged"))
+    weights = [model.model_.head.classifier.weight for model in (plain, mean)]
+    assert not torch.equal(*weights)
 
 
 def test_any_method_any_network_and_images_by_name():
