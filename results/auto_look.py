@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from auto import FINALS, SEEDS
+from auto import FINALS
 from cpu import in_few_colours, store
 
 from balcal import registry
@@ -25,7 +25,8 @@ from balcal.evaluate import batches_of, branch_predictions, load_chosen, load_sp
 from balcal.plots import reliability_diagram
 from balcal.runs import Run
 
-METHODS = ("vanilla", "late", "averaged+late", "balcal", "balcal-logits", "balcal-val", "balcal-auto")
+METHODS = ("vanilla", "averaged", "balcal", "balcal-logits", "balcal-auto")
+SEEDS = 3
 DRAWN = ("vanilla+ts", "balcal", "balcal-auto")
 HERE = Path(__file__).parent
 FOUND, PICTURES = HERE / "auto-look.json", HERE.parent / "docs" / "research"

@@ -3,7 +3,7 @@
 BALCAL_DATA=../shared/data python results/cpu_delta.py [TASK ...]       two processes of one thread each
 
 `val`: gamma from the validation split with delta = 1, instead of delta on the training batches; for `balcal-logits`
-that is `balcal-auto`. `vanilla` and `balcal-auto` are there to compare with.
+that is `balcal-val`. `vanilla` and `balcal-val` are there to compare with.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def asked_of(task: str) -> list[tuple[str, str, str, tuple[str, ...]]]:
     """(task, method, name of the choice, settings)"""
     choices = {delta: (f"head.delta={delta}",) for delta in DELTAS[task]}
     choices["val"] = ("head.delta=1.0", "tally.on=val")
-    plain = [(task, method, "", ()) for method in ("vanilla", "balcal-auto")]
+    plain = [(task, method, "", ()) for method in ("vanilla", "balcal-val")]
     return [*((task, method, name, told) for name, told in choices.items() for method in METHODS), *plain]
 
 

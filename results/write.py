@@ -170,6 +170,26 @@ def claims(found: dict[str, ArenaResult]) -> list[str]:
     return lines
 
 
+def sureness(found: dict[str, ArenaResult]) -> list[str]:
+    """Mean confidence minus accuracy: below 0 a model is too timid."""
+    asked = ("plain", "reference", "control", "winner")
+    lines = [
+        "### Confidence minus accuracy, points, mean over seeds",
+        "",
+        f"| task | {' | '.join(('plain training', 'with a temperature', 'the control', '`balcal-auto`'))} |",
+        f"|---|{'---|' * len(asked)}",
+    ]
+    for name, result in found.items():
+        entries = [getattr(FINALS[name], whom) for whom in asked]
+        told = (f"{100 * (_mean(result, e, 'mean_confidence') - _mean(result, e, 'accuracy')):+.2f}" for e in entries)
+        lines.append(f"| {name} | {' | '.join(told)} |")
+    return [*lines, ""]
+
+
+def _mean(result: ArenaResult, entry: str, figure: str) -> float:
+    return float(np.mean([value for value in result.values(entry, figure) if value is not None]))
+
+
 def finals() -> dict[str, ArenaResult]:
     """What has been run of them."""
     return {name: ArenaResult.load(path) for name in FINALS if (path := FINAL / f"{name}.json").exists()}
@@ -182,7 +202,7 @@ def last_page() -> str:
     if missing:
         parts.append(f"Not run yet: {', '.join(missing)}.\n")
     if found:
-        parts.append("\n".join(["## What the plan wanted to know", "", *claims(found)]))
+        parts.append("\n".join(["## What the plan wanted to know", "", *claims(found), *sureness(found)]))
     for name, result in found.items():
         asked = FINALS[name]
         settings = "".join(f" --set {text}" for text in asked.settings)
