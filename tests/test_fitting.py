@@ -88,6 +88,7 @@ def test_single_precision_and_zeros(name):
     assert told.gather(1, y[:, None]).min() > -200
 
 
+@pytest.mark.filterwarnings("ignore:all .* calibration samples are right")
 @pytest.mark.parametrize("name", NAMES)
 def test_separable_data_has_a_finite_answer(name):
     z, _ = held_out(4)

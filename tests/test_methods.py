@@ -37,6 +37,7 @@ def net():
     return nn.Sequential(nn.Flatten(), nn.Linear(192, 16), nn.ReLU(), nn.Linear(16, 4))
 
 
+@pytest.mark.filterwarnings("ignore:all .* calibration samples are right")
 @pytest.mark.parametrize("name", FITTED)
 def test_fits_a_network_of_one_s_own(name):
     model = balcal.wrap(net(), 4, name)

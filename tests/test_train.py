@@ -213,6 +213,7 @@ def net():
     return nn.Sequential(nn.Flatten(), nn.Linear(192, 16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 4))
 
 
+@pytest.mark.filterwarnings("ignore:all .* calibration samples are right")
 def test_fit_predict_verdict():
     train, val, _, y = loaders()
     model = balcal.wrap(net(), 4, "balcal+ts")
