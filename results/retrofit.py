@@ -44,7 +44,7 @@ def timed(call: Any) -> tuple[Any, float]:
 
 
 def on_task(task: str, folder: str) -> None:
-    """Full training of `vanilla` and `balcal-auto`, and retrofits of the first; each with all that the command does."""
+    """Full training of `vanilla` and of ours, and retrofits of the first; each with all that the command does."""
     rows: list[dict[str, Any]] = []
 
     def told_of(name: str) -> dict[str, Any]:
@@ -53,9 +53,9 @@ def on_task(task: str, folder: str) -> None:
         return told
 
     run = Path(told_of("vanilla")["run"])
-    for name in ("vanilla+ts", "balcal-auto"):
+    for name in ("vanilla+ts", "balcal-val", "balcal-auto"):
         told_of(name)
-    for name in ("balcal", "balcal-logits", "balcal-auto"):
+    for name in ("balcal", "balcal-logits", "balcal-val", "balcal-auto"):
         told, seconds = timed(lambda name=name: retrofit_run(run, name, device="cpu", quiet=True))
         change = {k: told["against_parent"][k] for k in ("accuracy", "ece", "nll")}
         row = {"method": f"{name}+retrofit", "cpu_seconds": seconds, **figures_of(told["test"])}
@@ -115,7 +115,7 @@ def encoder() -> None:
     probe, cost = timed(lambda: balcal.retrofit(head(1280), train, val, "vanilla", epochs=40, lr=3e-3, tolerance=1.0))
     first = balcal.predict(probe.model, judge, role="test")
     rows.append({"method": "vanilla", "cpu_seconds": cost, **figures_of(balcal.verdict(first).as_dict())})
-    for name in ("vanilla+ts", "balcal", "balcal-logits", "balcal-auto"):
+    for name in ("vanilla+ts", "balcal", "balcal-logits", "balcal-val", "balcal-auto"):
         told, cost = timed(lambda name=name: balcal.retrofit(probe.model, train, val, name, epochs=10, tolerance=1.0))
         said = balcal.predict(told.model, judge, role="test")
         row = {"method": f"{name}, retrofitted", "cpu_seconds": cost, **figures_of(balcal.verdict(said).as_dict())}
