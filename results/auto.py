@@ -9,6 +9,7 @@ BALCAL_DATA=../shared/data python results/auto.py --few --runs runs        only 
 from __future__ import annotations
 
 import argparse
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -85,6 +86,8 @@ def main() -> None:
             jobs=given.jobs,
         )
         keep(result, FOLDER / f"{name}.json")
+        for complaint in result.complaints:
+            print(complaint, file=sys.stderr)
 
 
 if __name__ == "__main__":

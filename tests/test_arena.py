@@ -149,6 +149,25 @@ def test_one_failing_run_stops_no_other(alone, tmp_path, capsys):
     assert "of 2 seeds" not in out
 
 
+def test_an_entry_that_cannot_be_judged_leaves_the_others_of_its_run_theirs(tmp_path):
+    """`late` and a run of an earlier version, which did not look at temperatures."""
+
+    def held() -> arena.ArenaResult:
+        return arena.run("digits", ("vanilla", "late"), 1, settings=SETTINGS, runs=tmp_path, quiet=True)
+
+    whole = held()
+    history = Run(tmp_path, recipe("digits", "vanilla", 0, SETTINGS)).path / "history.jsonl"
+    records = [json.loads(line) for line in history.read_text().splitlines()]
+    history.write_text("".join(json.dumps({k: v for k, v in r.items() if k != "val_nll_ts"}) + "\n" for r in records))
+    result = held()
+    for entry in ("vanilla", "vanilla+ts"):
+        assert result.cell(entry, 0).figures == whole.cell(entry, 0).figures
+    for entry in ("vanilla+late", "vanilla+late+ts"):
+        assert whole.cell(entry, 0).figures
+        assert "an earlier version trained it" in result.cell(entry, 0).error
+    assert result.complaints
+
+
 def test_without_a_single_run_cells_are_visibly_empty(tmp_path, capsys):
     settings = ["--set", "plan.epochs=1", "--set", "task.backbone=cnn-28"]
     arguments = ["arena", "digits", "--methods", "vanilla", "--seeds", "1", *settings, "--runs", tmp_path, "--quiet"]

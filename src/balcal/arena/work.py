@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -92,12 +93,14 @@ def trained(recipe: Recipe, bench: Bench, keep_epochs: int | None = None) -> Out
 
 
 def judged(recipes: dict[str, Recipe], bench: Bench) -> Outcome:
-    """Judge one finished run as several entries; `told` is what each of them came to."""
-
-    def work() -> dict[str, Judged]:
-        return {entry: _judge(recipe, bench) for entry, recipe in recipes.items()}
-
-    return _done(work, bench.threads)
+    """Judge one finished run as several entries; `told` is what each of them came to, or why it came to nothing."""
+    told: dict[str, Judged | str] = {}
+    for entry, recipe in recipes.items():
+        outcome = _done(partial(_judge, recipe, bench), bench.threads)
+        if outcome.signum:
+            return outcome
+        told[entry] = outcome.error or outcome.told
+    return Outcome(told)
 
 
 def _judge(recipe: Recipe, bench: Bench) -> Judged:
