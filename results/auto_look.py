@@ -21,7 +21,7 @@ from balcal import registry
 from balcal.analysis.collapse import collapse
 from balcal.analysis.readings import read_all
 from balcal.core import Predictions
-from balcal.evaluate import batches_of, branch_predictions, load_chosen, load_splits, predictions_of
+from balcal.evaluate import batches_of, branch_predictions, calibrated_predictions, load_chosen, load_splits
 from balcal.plots import reliability_diagram
 from balcal.runs import Run
 
@@ -71,7 +71,7 @@ def look(task: str, runs: Path) -> list[dict[str, Any]]:
     drawn = {}
     for method in DRAWN:
         run = Run(runs, registry.recipe(asked.task, method, 0, asked.settings))
-        drawn[method] = predictions_of(run, registry.method(method), CPU)[1]
+        drawn[method] = calibrated_predictions(run, registry.method(method), CPU)[1]
     picture = PICTURES / f"reliability-{task}.png"
     reliability_diagram(drawn, title=f"{asked.task}, seed 0").savefig(picture, dpi=100)
     in_few_colours(picture)
