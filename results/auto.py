@@ -21,11 +21,11 @@ SEEDS = 5
 FOLDER = Path(__file__).parent / "auto"
 PLAIN = (
     *("vanilla", "late", "averaged+late", "ls", "fl", "mixup", "mit"),
-    *("balcal", "balcal-logits", "balcal-val", "balcal-auto"),
+    *("balcal", "balcal-logits", "balcal-val", "balcal-auto", "balcal-half"),
 )
 MIXED = (
     *("mixup", "mixup+late", "mixup+averaged+late"),
-    *("balcal+mixup", "balcal-k+mixup", "balcal-val+mixup", "balcal-auto+mixup"),
+    *("balcal+mixup", "balcal-k+mixup", "balcal-val+mixup", "balcal-auto+mixup", "balcal-half+mixup"),
 )
 
 
@@ -39,6 +39,8 @@ class Final:
     methods: tuple[str, ...] = PLAIN
     plain: str = "vanilla"
     winner: str = "balcal-auto"
+    trial: str = "balcal-half"
+    """of the follow-up"""
 
     @property
     def reference(self) -> str:
@@ -46,9 +48,9 @@ class Final:
 
     @property
     def few(self) -> tuple[str, ...]:
-        """Those that the claims are about: plain training, the controls, the winner."""
+        """Those that the claims are about: plain training, the controls, the winner; and the follow-up's."""
         late = "late" if self.plain == "vanilla" else f"{self.plain}+late"
-        return self.plain, late, self.control.removesuffix("+ts"), self.winner
+        return self.plain, late, self.control.removesuffix("+ts"), self.winner, self.trial
 
     @property
     def control(self) -> str:
@@ -61,7 +63,11 @@ FINALS = {
     "cifar10": Final("real images, over-confident", "cifar10-cpu"),
     "cifar100": Final("many classes, few images of each", "cifar100-cpu"),
     "mixup": Final(
-        "strong mixing, under-confident", "cifar10-cpu", ("mix.alpha=2",), MIXED, "mixup", "balcal-auto+mixup"
+        "strong mixing, under-confident",
+        "cifar10-cpu",
+        ("mix.alpha=2",),
+        MIXED,
+        *("mixup", "balcal-auto+mixup", "balcal-half+mixup"),
     ),
     "noisy": Final("labels by one person each", "cifar10-cpu", ("task.dataset=cifar10n-random1",)),
 }

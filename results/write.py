@@ -145,14 +145,20 @@ CLAIMS = {
     "Accuracy against plain training": ("accuracy", "plain"),
     "NLL against the same average and choice of the epoch, without a second classifier": ("nll", "control"),
 }
+SECOND_LOOK = {
+    "NLL of `balcal-half` against `balcal-auto`": ("nll", "winner"),
+    "NLL of `balcal-half` against averaged weights without a second classifier": ("nll", "control"),
+    "Accuracy of `balcal-half` against `balcal-auto`": ("accuracy", "winner"),
+}
+"""of the follow-up, on test images that had been seen"""
 
 
-def claims(found: dict[str, ArenaResult]) -> list[str]:
-    """What the plan wants to know of the winner; p values corrected over the tasks, by Holm."""
+def claims(found: dict[str, ArenaResult], asked: dict[str, tuple[str, str]], who: str) -> list[str]:
+    """What is to be known of somebody; p values corrected over the tasks, by Holm."""
     lines = []
-    for title, (figure, whom) in CLAIMS.items():
+    for title, (figure, whom) in asked.items():
         told = {
-            name: result.compare(getattr(FINALS[name], whom), FINALS[name].winner)[figure]
+            name: result.compare(getattr(FINALS[name], whom), getattr(FINALS[name], who))[figure]
             for name, result in found.items()
         }
         adjusted = dict(zip(told, holm(np.array([each.p for each in told.values()])), strict=True))
@@ -202,7 +208,12 @@ def last_page() -> str:
     if missing:
         parts.append(f"Not run yet: {', '.join(missing)}.\n")
     if found:
-        parts.append("\n".join(["## What the plan wanted to know", "", *claims(found), *sureness(found)]))
+        parts.append(
+            "\n".join(["## What the plan wanted to know", "", *claims(found, CLAIMS, "winner"), *sureness(found)])
+        )
+    again = {name: result for name, result in found.items() if FINALS[name].trial in result.entries}
+    if again:
+        parts.append("\n".join(["## A second look: half of the loss", "", *claims(again, SECOND_LOOK, "trial")]))
     for name, result in found.items():
         asked = FINALS[name]
         settings = "".join(f" --set {text}" for text in asked.settings)

@@ -286,6 +286,14 @@ METHODS = {
             cost=f"{_COST}; an addition of the weights per step",
         ),
         Method(
+            "balcal-half",
+            head=Balanced(fusion="logits", delta=1.0, loss_follows=False),
+            tally=SolveFreely(),
+            settings=AVERAGE,
+            about="ours, on trial: balcal-auto with half of the loss for each classifier, whatever gamma says",
+            cost=f"{_COST}; an addition of the weights per step",
+        ),
+        Method(
             "balcal-noadapter",
             head=Balanced(adapter=None),
             tally=SolveGamma(),
