@@ -31,9 +31,8 @@ METHODS = ("balcal", "balcal-logits", "balcal-val", "balcal-auto")
 def epoch_of(name: str, network: str, classes: int, images: int, batch: int) -> Callable[[], None]:
     torch.manual_seed(0)
     asked = method(name)
-    average = asked.settings.get("plan.average")
     # weights stay where they start, so every turn does the same work
-    plan = Plan(lr=1e-9, batch_size=batch, epochs=1000, average=average)
+    plan = Plan(**asked.brings | {"lr": 1e-9, "batch_size": batch, "epochs": 1000})
     pixels = Pixels(torch.full((3,), 1 / 64), torch.full((3,), 2.0), "none")
 
     def batches(count: int, size: int, seed: int | None) -> MemoryBatches:

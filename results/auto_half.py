@@ -24,7 +24,8 @@ LOST = 0.005
 def chosen(runs: Path, task: str, method: str, seed: int) -> tuple[float, float]:
     """NLL and accuracy on validation images in the chosen epoch."""
     recipe = registry.recipe(FINALS[task].task, method, seed, FINALS[task].settings)
-    record = min(Run(runs, recipe).history(), key=lambda record: record["val_nll"])
+    history = Run(runs, recipe).history()
+    record = history[recipe.method.select(history)]
     return float(record["val_nll"]), float(record["val_acc"])
 
 

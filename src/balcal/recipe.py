@@ -73,6 +73,15 @@ class Method:
         return dict(self.origin or ())
 
     @property
+    def brings(self) -> dict[str, Any]:
+        """What it changes of a plan, by field.
+
+        >>> Method("mine", settings={"plan.lr": 0.1, "task.augment": "none"}).brings
+        {'lr': 0.1}
+        """
+        return {path.removeprefix("plan."): value for path, value in self.settings.items() if path.startswith("plan.")}
+
+    @property
     def starts_from(self) -> str | None:
         """The name of the method whose run comes first, if any.
 

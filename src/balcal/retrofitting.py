@@ -89,8 +89,8 @@ def retrofit(
         model = _new_head(start, as_method(method))
     device = model.head.weights.device
     learn, check = _features(model, device, loader, val_loader, batch_size, held_out, seed)
-    average = model.method.settings.get("plan.average")
-    plan = Plan(epochs=epochs, batch_size=batch_size, lr=lr, schedule="cosine", average=average)
+    given = {"epochs": epochs, "batch_size": batch_size, "lr": lr, "schedule": "cosine"}
+    plan = Plan(**model.method.brings | given)
     progress = Progress(model.method.name, quiet)
     with fed_with_features(start), fed_with_features(model):
         before = predict_batches(start, check) if trained else None

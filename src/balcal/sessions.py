@@ -55,9 +55,7 @@ def fit(
     for name in settings:
         if name not in known:
             raise BalcalError(unknown("setting", name, known))
-    brought = {path.removeprefix("plan."): value for path, value in model.method.settings.items()}
-    usual = {name: value for name, value in brought.items() if name in known}
-    plan = Plan(epochs=epochs, **usual | settings)
+    plan = Plan(**model.method.brings | settings | {"epochs": epochs})
     device = model.head.weights.device
     world = current_world()
     progress = Progress(model.method.name, quiet or not world.first)

@@ -111,10 +111,8 @@ class BalCALClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             model = self._model(rows[train]).to(device)
         learn, check = (rows[part].to(device) for part in (train, val))
         size = min(self.batch_size, len(train))
-        average = model.method.settings.get("plan.average")
-        plan = Plan(
-            self.epochs, size, "adamw", self.lr, weight_decay=self.weight_decay, schedule="cosine", average=average
-        )
+        given = {"epochs": self.epochs, "batch_size": size, "lr": self.lr, "weight_decay": self.weight_decay}
+        plan = Plan(**model.method.brings | given | {"optimiser": "adamw", "schedule": "cosine"})
         self.history_ = fit_batches(
             model,
             FeatureBatches(learn, labels[train].to(device), size, seed),
