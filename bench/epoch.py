@@ -22,7 +22,7 @@ from balcal.model import Model
 from balcal.progress import Progress
 from balcal.recipe import Plan
 from balcal.registry import backbone, method
-from balcal.runs import Memory
+from balcal.stores import Memory
 from balcal.train import Session, begin_epoch, train_epoch, validate
 
 METHODS = ("balcal", "balcal-logits", "balcal-val", "balcal-auto")

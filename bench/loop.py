@@ -18,7 +18,7 @@ from balcal.model import Model
 from balcal.progress import Progress
 from balcal.recipe import Plan
 from balcal.registry import backbone, method
-from balcal.runs import Memory
+from balcal.stores import Memory
 from balcal.train import Session, train_epoch
 
 

@@ -11,7 +11,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "balcal"
 FLOORS = [
     ["core"],
     ["randomness", "files", "naming", "etf", "balance", "averaging", "fitting", "stopping", "arrays", "monitoring"],
-    ["metrics", "backbones", "data", "devices", "affine", "piecewise"],
+    ["metrics", "backbones", "data", "devices", "affine", "piecewise", "stores"],
     ["recipe", "tapping"],
     ["methods", "tasks"],
     ["registry"],

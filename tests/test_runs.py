@@ -15,7 +15,8 @@ import balcal
 from balcal.core import BalcalError
 from balcal.files import load_sealed, save_sealed, write_atomic
 from balcal.registry import recipe
-from balcal.runs import Folder, Run
+from balcal.runs import Run
+from balcal.stores import Folder
 
 HALF = ["plan.epochs=6"]
 

@@ -13,7 +13,7 @@ from balcal.evaluate import load_splits
 from balcal.model import build
 from balcal.progress import Progress
 from balcal.registry import dataset, recipe
-from balcal.runs import Memory
+from balcal.stores import Memory
 from balcal.train import Session, run_epochs
 
 

@@ -23,8 +23,9 @@ from balcal.naming import unknown
 from balcal.progress import Progress
 from balcal.randomness import own_randomness, seed_torch
 from balcal.recipe import Plan, Recipe, describe, fingerprint, flattened
-from balcal.runs import SAVE_EVERY_SECONDS, Folder, Memory, Run, Store
+from balcal.runs import Run
 from balcal.stages import ParentRun, start_from, without_detours
+from balcal.stores import SAVE_EVERY_SECONDS, Folder, Memory, Store
 from balcal.trackers import Tracked, Trackers, check_trackers
 from balcal.train import Session, run_epochs
 

@@ -24,8 +24,8 @@ from balcal.optimise import make_optimiser, rate, set_rate
 from balcal.progress import Progress
 from balcal.randomness import generator, own_randomness, seed_torch
 from balcal.recipe import Plan
-from balcal.runs import Store
 from balcal.stopping import Stopped, StopRequest
+from balcal.stores import Store
 
 KEPT = 1 << 26
 """logits of the validation split that are kept until its dials are solved; where there are more, it is gone through

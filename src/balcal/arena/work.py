@@ -27,9 +27,10 @@ from balcal.metrics.resample import Floats
 from balcal.metrics.scoring import losses, squares
 from balcal.model import as_method
 from balcal.recipe import Recipe
-from balcal.runs import Claimed, Run
+from balcal.runs import Run
 from balcal.sessions import train_recipe
 from balcal.stopping import Stopped
+from balcal.stores import Claimed
 
 _ALONE = threading.Lock()
 """torch has one stream of random numbers per process: two trainings in one would disturb each other"""
