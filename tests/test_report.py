@@ -26,6 +26,7 @@ from balcal.core import BalcalError
 from balcal.plots.tables import class_table, coverage_table, reliability_table
 from balcal.report import charts, write_report
 from balcal.report.contest import arena_page, ranks
+from balcal.report.epochs import epoch_charts
 from balcal.report.pages import run_page
 from balcal.report.story import story_of_predictions
 from balcal.runs import Run
@@ -231,7 +232,7 @@ def test_lines_pass_through_the_numbers():
     base, (high, at) = 300 - 40, (expected.max(), expected.argmax())
     scale = (base - ys[at]) / high
     assert (base - ys) / scale == pytest.approx(expected, abs=0.002)
-    gamma = charts.epoch_charts(HISTORY, chosen=2)[0]
+    gamma = epoch_charts(HISTORY, chosen=2)[0]
     (line,) = elements(gamma["svg"], "line")
     drops = np.diff([y for _, y in points(line)])
     assert drops == pytest.approx(drops[0], abs=0.11), "gamma falls by 0.1 each epoch"

@@ -16,7 +16,7 @@ from balcal.core import Predictions
 from balcal.files import write_atomic
 from balcal.metrics.verdict import Verdict, verdict
 from balcal.plots.tables import class_table, confidence_table, confusions, coverage_table, reliability_table
-from balcal.report import charts
+from balcal.report import beyond, charts, epochs
 from balcal.report.story import Story, View
 from balcal.report.svg import pct
 
@@ -39,7 +39,7 @@ def run_page(story: Story) -> str:
         story=story,
         views=[_view(view, story) for view in story.views],
         branches=[_branch(name, told) for name, told in story.branches.items()],
-        epochs=charts.epoch_charts(story.history, story.chosen) if story.history else [],
+        epochs=epochs.epoch_charts(story.history, story.chosen) if story.history else [],
         explained=explained,
     )
 
@@ -62,11 +62,11 @@ def _view(view: View, story: Story) -> dict[str, Any]:
         "shown_classes": min(charts.MOST_CLASSES, int((by_class.count > 0).sum())),
         "confusions": confusions(told, CONFUSIONS),
         "shift": None,
-        "outside": charts.outside(view.outside) if len(view.outside) > 1 else None,
+        "outside": beyond.outside(view.outside) if len(view.outside) > 1 else None,
     }
     if view.shift:
-        lines = {what: charts.shift_lines(view.shift, what, judged) for what in ("accuracy", "ece")}
-        drawn["shift"] = lines | {"cells": charts.shift_cells(view.shift)}
+        lines = {what: beyond.shift_lines(view.shift, what, judged) for what in ("accuracy", "ece")}
+        drawn["shift"] = lines | {"cells": beyond.shift_cells(view.shift)}
     return drawn
 
 

@@ -10,6 +10,7 @@ from itertools import pairwise
 from markupsafe import Markup, escape
 
 Points = Iterable[tuple[float, float]]
+FIFTHS = (0, 0.2, 0.4, 0.6, 0.8, 1)
 
 
 def tag(name: str, *children: object, **attributes: object) -> Markup:
