@@ -7,6 +7,7 @@ Means are of the sets' own ECEs; the ECE of all predictions pooled into one set,
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import torch
 
 from balcal import registry
 from balcal.beyond.sitting import Sitting
-from balcal.core import BalcalError
+from balcal.core import BalcalError, Predictions
 from balcal.data.corruptions import SEVERITIES, VERSION, corrupt
 from balcal.data.images import ImageSet
 from balcal.data.shifted import SHIFTS
@@ -25,7 +26,74 @@ from balcal.metrics.resample import Floats, around_ece, noise_floor, percentile,
 from balcal.metrics.scoring import losses
 
 BINS = 15
-Key = tuple[str, int]
+
+
+class Sets:
+    """Figures of corrupted sets, one by one and in the mean. They share their images and are resampled together."""
+
+    def __init__(self) -> None:
+        self.figures: list[dict[str, Any]] = []
+        self.tops: list[TopLabels] = []
+        self.floors: list[Floats] = []
+
+    def add(self, corruption: str, severity: int, told: Predictions) -> None:
+        rows = read(None, told.log_probs, told.labels)
+        top = rows.top()
+        floor = noise_floor(top, BINS, resamples=400)
+        figures = bin_table(top, BINS).figures()
+        self.tops.append(top)
+        self.floors.append(floor)
+        self.figures.append(
+            {
+                "corruption": corruption,
+                "severity": severity,
+                "accuracy": figures["accuracy"],
+                "accuracy_interval": wilson(figures["accuracy"], len(top)).bounds,
+                "mean_confidence": figures["mean_confidence"],
+                "ece": figures["ece"],
+                "floor_mean": float(floor.mean()),
+                "nll": float(losses(rows).mean()),
+            }
+        )
+
+    @cached_property
+    def drawn(self) -> tuple[Floats, Floats]:
+        """ECE and accuracy of each set, resample by resample."""
+        return joint_draws(self.tops, BINS)
+
+    @cached_property
+    def eces(self) -> Floats:
+        return eces(self.tops, BINS)
+
+    def each(self) -> list[dict[str, Any]]:
+        draws, _ = self.drawn
+        return [
+            {**figures, "ece_interval": around_ece(self.eces[i], draws[:, i], self.floors[i]).bounds}
+            for i, figures in enumerate(self.figures)
+        ]
+
+    def mean(self, **which: Any) -> dict[str, Any]:
+        """Over the sets of which this is true; over all of them if nothing is said."""
+        chosen = [i for i, told in enumerate(self.figures) if which.items() <= told.items()]
+        draws, right = self.drawn
+        accuracy, ece = float(np.mean([self.figures[i]["accuracy"] for i in chosen])), float(self.eces[chosen].mean())
+        # sorted, so that the noise of all sets is high together: they share their images
+        floor = np.mean([np.sort(self.floors[i]) for i in chosen], axis=0)
+        return {
+            **which,
+            "sets": len(chosen),
+            "accuracy": accuracy,
+            "accuracy_interval": percentile(accuracy, right[:, chosen].mean(1)).bounds,
+            "ece": ece,
+            "ece_interval": around_ece(ece, draws[:, chosen].mean(1), floor).bounds,
+            "floor_mean": float(floor.mean()),
+            "nll": float(np.mean([self.figures[i]["nll"] for i in chosen])),
+        }
+
+    def pooled(self) -> dict[str, Any]:
+        conf, right = torch.cat([top.conf for top in self.tops]), torch.cat([top.right for top in self.tops])
+        all_of_them = TopLabels(conf, right, self.tops[0].dtype)
+        return {"samples": len(all_of_them), "ece": bin_table(all_of_them, BINS).ece()}
 
 
 def evaluate_shift(
@@ -43,62 +111,20 @@ def evaluate_shift(
     names = tuple(names) or dataset.shift
     corrupted = _published(sitting) if published else _made(sitting, seed)
     keys = [(name, severity) for name in names for severity in SEVERITIES]
-    tops: list[TopLabels] = []
-    sets: list[dict[str, Any]] = []
-    floors: list[Floats] = []
+    sets = Sets()
     for name, severity in keys:
         stem = f"published-{name}-{severity}" if published else f"shift-{name}-{severity}-{seed}-v{VERSION}"
-        told = sitting.predictions(stem, lambda key=(name, severity): corrupted(*key))  # type: ignore[misc]
-        rows = read(None, told.log_probs, told.labels)
-        tops.append(top := rows.top())
-        floors.append(noise_floor(top, BINS, resamples=400))
-        figures = bin_table(top, BINS).figures()
-        sets.append(
-            {
-                "corruption": name,
-                "severity": severity,
-                "accuracy": figures["accuracy"],
-                "accuracy_interval": wilson(figures["accuracy"], len(top)).bounds,
-                "mean_confidence": figures["mean_confidence"],
-                "ece": figures["ece"],
-                "floor_mean": float(floors[-1].mean()),
-                "nll": float(losses(rows).mean()),
-            }
-        )
+        sets.add(name, severity, sitting.predictions(stem, partial(corrupted, name, severity)))
         tick(f"{name} {severity}", len(keys))
-    draws, right = joint_draws(tops, BINS)
-    values = eces(tops, BINS)
-    for number, told_set in enumerate(sets):
-        told_set["ece_interval"] = around_ece(values[number], draws[:, number], floors[number]).bounds
-
-    def mean(chosen: list[int], **about: Any) -> dict[str, Any]:
-        accuracy, ece = float(np.mean([sets[i]["accuracy"] for i in chosen])), float(values[chosen].mean())
-        # sorted, so that the noise of all sets is high together: they share their images
-        floor = np.mean([np.sort(floors[i]) for i in chosen], axis=0)
-        return {
-            **about,
-            "sets": len(chosen),
-            "accuracy": accuracy,
-            "accuracy_interval": percentile(accuracy, right[:, chosen].mean(1)).bounds,
-            "ece": ece,
-            "ece_interval": around_ece(ece, draws[:, chosen].mean(1), floor).bounds,
-            "floor_mean": float(floor.mean()),
-            "nll": float(np.mean([sets[i]["nll"] for i in chosen])),
-        }
-
-    def where(part: int, wanted: Any) -> list[int]:
-        return [i for i, key in enumerate(keys) if key[part] == wanted]
-
-    pooled = TopLabels(torch.cat([top.conf for top in tops]), torch.cat([top.right for top in tops]), tops[0].dtype)
     return {
-        "images": len(tops[0]),
+        "images": len(sets.tops[0]),
         "bins": BINS,
         "from": "published files" if published else f"made from the test split, seed {seed}",
-        "sets": sets,
-        "by_severity": [mean(where(1, severity), severity=severity) for severity in SEVERITIES],
-        "by_corruption": [mean(where(0, name), corruption=name) for name in names],
-        "mean": mean(list(range(len(keys)))),
-        "pooled": {"samples": len(pooled), "ece": bin_table(pooled, BINS).ece()},
+        "sets": sets.each(),
+        "by_severity": [sets.mean(severity=severity) for severity in SEVERITIES],
+        "by_corruption": [sets.mean(corruption=name) for name in names],
+        "mean": sets.mean(),
+        "pooled": sets.pooled(),
     }
 
 
