@@ -89,6 +89,13 @@ def _against(found: Difference) -> str:
     return f"{figure.title} {word} ({shown})"
 
 
+def command(result: ArenaResult) -> str:
+    """What makes this table; each entry brings the one with a temperature along."""
+    asked = [entry for entry in result.entries if entry.removesuffix("+ts") not in set(result.entries) - {entry}]
+    settings = "".join(f" --set {text}" for text in result.settings)
+    return f"balcal arena {result.task} --methods {','.join(asked)} --seeds {len(result.seeds)}{settings}"
+
+
 def contest(name: str, result: ArenaResult) -> list[str]:
     done = [run for run in result.runs if run.status == "done"]
     hours = sum(run.seconds or 0 for run in done) / 3600
@@ -96,7 +103,7 @@ def contest(name: str, result: ArenaResult) -> list[str]:
     return [
         f"## {TITLES[name]}",
         "",
-        f"`balcal arena {result.task} --methods {','.join(result.methods)} --seeds {len(result.seeds)}`: "
+        f"`{command(result)}`: "
         f"{len(done)} runs, {hours:.1f} hours of one thread; commits: {', '.join(f'`{c}`' for c in commits)}.",
         "",
         IN_PAIRS.get(len(result.seeds), "In pairs, without correction for their number:"),
@@ -216,11 +223,7 @@ def last_page() -> str:
         parts.append("\n".join(["## A second look: half of the loss", "", *claims(again, SECOND_LOOK, "trial")]))
     for name, result in found.items():
         asked = FINALS[name]
-        settings = "".join(f" --set {text}" for text in asked.settings)
-        command = (
-            f"balcal arena {asked.task} --methods {','.join(result.methods)} --seeds {len(result.seeds)}{settings}"
-        )
-        parts.append(f"## {name}: {asked.about}\n\n`{command}`\n\n{result.table('markdown')}\n")
+        parts.append(f"## {name}: {asked.about}\n\n`{command(result)}`\n\n{result.table('markdown')}\n")
     return "\n".join(parts)
 
 
