@@ -290,7 +290,7 @@ METHODS = {
             head=Balanced(fusion="logits", delta=1.0, loss_follows=False),
             tally=SolveFreely(),
             settings=AVERAGE,
-            about="ours, on trial: balcal-auto with half of the loss for each classifier, whatever gamma says",
+            about="ours, tried: balcal-auto with half of the loss for each classifier, whatever gamma says",
             cost=f"{_COST}; an addition of the weights per step",
         ),
         Method(
