@@ -77,6 +77,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tasks", nargs="*", help=f"{', '.join(FINALS)}; all if left out")
     parser.add_argument("--few", action="store_true", help="only those that the plan's claims are about")
+    parser.add_argument("--and", dest="more", default="", help="with --few: these as well, joined by commas")
     parser.add_argument("--runs", type=Path, default=Path("runs"))
     parser.add_argument("--jobs", type=int, default=1)
     given = parser.parse_args()
@@ -84,7 +85,7 @@ def main() -> None:
         asked = FINALS[name]
         result = arena(
             asked.task,
-            asked.few if given.few else asked.methods,
+            (*asked.few, *filter(None, given.more.split(","))) if given.few else asked.methods,
             SEEDS,
             settings=asked.settings,
             against=asked.reference,
