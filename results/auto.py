@@ -1,4 +1,4 @@
-"""The end of docs/research/auto.md: five tasks, five seeds, the test images once.
+"""The end of docs/research/auto.md: five tasks, five seeds, the test images once; and the tasks of what came after.
 
 BALCAL_DATA=../shared/data python results/auto.py --runs runs --jobs 2     train what is missing, write results/auto
 BALCAL_DATA=../shared/data python results/auto.py --few --runs runs        only those that the plan's claims are about
@@ -71,18 +71,38 @@ FINALS = {
     ),
     "noisy": Final("labels by one person each", "cifar10-cpu", ("task.dataset=cifar10n-random1",)),
 }
+MIXING = {
+    "methods": ("mixup", "mixup+late", "balcal-auto+mixup", "balcal-either+mixup"),
+    "plain": "mixup",
+    "winner": "balcal-auto+mixup",
+    "trial": "balcal-either+mixup",
+}
+FRESH = {
+    "mixup-split": Final("strong mixing, other images", "cifar10-cpu", ("mix.alpha=2", "task.split_seed=2"), **MIXING),
+    "mixup-100": Final("strong mixing, many classes", "cifar100-cpu", ("mix.alpha=2",), **MIXING),
+    "mixup-fashion": Final("strong mixing, easy", "fashion", ("mix.alpha=2",), **MIXING),
+    "noisy-split": Final(
+        "labels by one person each, other images",
+        "cifar10-cpu",
+        ("task.dataset=cifar10n-random1", "task.split_seed=2"),
+        ("vanilla", "late", "ls", "fl", "mixup", "mit", "balcal-auto", "balcal-either"),
+        trial="balcal-either",
+    ),
+}
+"""of the second follow-up: is the average always right?"""
+ALL = FINALS | FRESH
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("tasks", nargs="*", help=f"{', '.join(FINALS)}; all if left out")
+    parser.add_argument("tasks", nargs="*", help=f"{', '.join(ALL)}; the first five if left out")
     parser.add_argument("--few", action="store_true", help="only those that the plan's claims are about")
     parser.add_argument("--and", dest="more", default="", help="with --few: these as well, joined by commas")
     parser.add_argument("--runs", type=Path, default=Path("runs"))
     parser.add_argument("--jobs", type=int, default=1)
     given = parser.parse_args()
     for name in given.tasks or FINALS:
-        asked = FINALS[name]
+        asked = ALL[name]
         result = arena(
             asked.task,
             (*asked.few, *filter(None, given.more.split(","))) if given.few else asked.methods,

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from runs_helper import trained
+from runs_helper import history, newest_state, same, trained
 from torch import nn
 
 import balcal
@@ -85,6 +85,45 @@ def test_a_method_brings_it_to_fit_and_the_user_has_the_last_word():
     assert not torch.equal(plain, averaged)
     assert torch.equal(plain, ends("averaged", average=None))
     assert torch.equal(averaged, ends("vanilla", average=3.0))
+
+
+def chosen_weights(run, epoch):
+    return torch.load(next((run / "checkpoints").glob(f"weights-e{epoch:04d}*.pt")), weights_only=True)
+
+
+@pytest.mark.parametrize(
+    ("settings", "better"),
+    [
+        (["plan.average=0"], "last step"),  # the first steps count as much as the last ones
+        (["plan.lr=0.01", "plan.schedule=constant", "plan.batch_size=16"], "average"),  # steps that undo each other
+    ],
+)
+def test_at_the_end_validation_images_say_average_or_last_step(settings, better, tmp_path):
+    """Epochs before the last are those of the average, to the bit; the last is the better of two, with its gamma."""
+    settings = ["plan.epochs=8", "plan.keep=all", *settings]
+    average = trained("balcal-auto", tmp_path, settings=settings)
+    either = trained("balcal-either", tmp_path, settings=settings)
+    last = trained("balcal-auto", tmp_path / "alone", settings=[*settings, "plan.average_or_last=true"])
+    assert same(history(last), history(either)), "a setting like any other"
+    *before, end = history(either)
+    *as_average, end_of_average = history(average)
+    assert same(before, as_average)
+    for epoch in range(7):
+        assert same(chosen_weights(either, epoch), chosen_weights(average, epoch))
+    assert end["weights"] == better
+    if better == "average":
+        assert same(end, end_of_average | {"weights": "average"})
+        assert same(chosen_weights(either, 7), chosen_weights(average, 7))
+        return
+    assert end["val_nll_ts"] < end_of_average["val_nll_ts"]
+    assert end["loss"] == end_of_average["loss"], "training saw nothing of it"
+    kept, state = chosen_weights(either, 7), newest_state(average)
+    assert state["step"] == 0
+    for name, value in kept.items():
+        if name not in ("head.weights", "head.loss_weights"):
+            assert torch.equal(value, state["model"][name]), name
+    assert float(kept["head.weights"][0]) == pytest.approx(end["gamma"])
+    assert end["gamma"] != end_of_average["gamma"]
 
 
 def test_a_power_below_zero_is_refused():

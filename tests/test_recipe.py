@@ -35,12 +35,12 @@ def test_unknown_names_teach():
 
 def test_every_name_of_the_paper_s_ablations_is_there():
     names = "balcal balcal-k balcal-logits balcal-val etf-1 etf-k balcal-beta balcal-noadapter balcal-fixed"
-    for name in [*names.split(), "balcal-fixedloss", "balcal-half", "balcal-auto", "vanilla", "ts"]:
+    for name in [*names.split(), "balcal-fixedloss", "balcal-half", "balcal-either", "balcal-auto", "vanilla", "ts"]:
         assert method(name).name == name
         assert method(name) == method(name)
     assert method("balcal-fixed").tally is None
     assert method("balcal-fixedloss").head.loss_follows is False
-    for name in ("balcal-val", "balcal-auto", "balcal-half"):
+    for name in ("balcal-val", "balcal-auto", "balcal-either", "balcal-half"):
         assert method(name).tally.on == "val"
         assert method(name).head.fusion == "logits"
     assert recipe("digits", "balcal-auto").task.plan.average == 3

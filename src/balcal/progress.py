@@ -182,9 +182,12 @@ def summary(record: Record) -> str:
 
     >>> summary({"loss": 0.5, "val_nll": 0.4, "val_acc": 0.9, "val_ece": 0.02, "gamma": 0.93})
     'loss 0.500  val NLL 0.400  acc 90.0%  ECE 2.0%  gamma 0.930'
+
+    Where there was a choice of weights, it says which.
     """
     dials = "".join(f"  {dial} {record[dial]:.3f}" for dial in ("gamma", "beta") if dial in record)
+    chosen = f"  weights: {record['weights']}" if "weights" in record else ""
     return (
         f"loss {record['loss']:.3f}  val NLL {record['val_nll']:.3f}  acc {record['val_acc']:.1%}  "
-        f"ECE {record['val_ece']:.1%}{dials}"
+        f"ECE {record['val_ece']:.1%}{dials}{chosen}"
     )

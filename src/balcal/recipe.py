@@ -24,6 +24,9 @@ THE_REST = "*"
 """As a parent: whatever the method is joined with."""
 
 
+LATER = ("parent", "train_size", "side", "average", "average_or_last")
+"""Fields that came after the first runs."""
+
 UNSET: Any = None
 """A role that a method leaves to the default; `Method.filled` puts the default in."""
 
@@ -179,6 +182,8 @@ class Plan:
     compile: bool = False
     average: float | None = None
     """the weights in use are a mean over the steps so far, the k-th counting as k to this power; none: the last ones"""
+    average_or_last: bool = False
+    """in the last epoch the average gives way to the last step's weights, if validation images prefer those"""
     keep: Literal["best", "all"] | int = "best"
     """whose weights stay on disk: the best epoch's, or every epoch's, or every n-th epoch's and the best one's"""
 
@@ -265,8 +270,8 @@ def describe(value: Any) -> Any:
     """A record as plain JSON: its kind and its fields, comments left out."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         shown = {f.name: describe(getattr(value, f.name)) for f in fields(value) if f.compare}
-        for later in ("parent", "train_size", "side", "average"):
-            if shown.get(later, 0) is None:
+        for later in LATER:
+            if later in shown and (shown[later] is None or shown[later] is False):
                 del shown[later]  # runs without one keep the address that they had before there were any
         return {"kind": type(value).__name__} | shown
     if isinstance(value, (list, tuple)):

@@ -25,7 +25,7 @@ from balcal.progress import Progress
 from balcal.randomness import generator, own_randomness, seed_torch
 from balcal.recipe import Plan
 from balcal.stopping import Stopped, StopRequest
-from balcal.stores import Store
+from balcal.stores import Store, Weights
 
 KEPT = 1 << 26
 """logits of the validation split that are kept until its dials are solved; where there are more, it is gone through
@@ -88,8 +88,9 @@ def run_epochs(session: Session) -> list[Record]:
             record: Record = {"epoch": session.epoch, "loss": mean_loss(session)}
             if method.tally and method.tally.on == "train":
                 record |= finish_tally(model, method.tally, session.sums or {}, world)
+            last = of_last_step(session)
             with session.mean.in_use() if session.mean else nullcontext():
-                record |= validate(session)
+                record |= better_of(session, validate(session), last)
                 session.history.append(record)
                 keep_weights(session)
             session.epoch, session.step, session.sums = session.epoch + 1, 0, None
@@ -156,6 +157,25 @@ def train_epoch(session: Session) -> None:
             if session.step < steps and session.world.any(bool(session.stop) or due):
                 save(session)
                 stop_if_asked(session)
+
+
+def of_last_step(session: Session) -> tuple[Record, Weights] | None:
+    """At the very end, if the plan asks for it: the weights that training arrived at, to be held against their mean."""
+    plan = session.plan
+    if session.mean is None or not plan.average_or_last or session.epoch + 1 < plan.epochs:
+        return None
+    return validate(session), deepcopy(session.model.state_dict())
+
+
+def better_of(session: Session, mean: Record, last: tuple[Record, Weights] | None) -> Record:
+    """Figures of whichever would be better once calibrated, which the model then has; if alike, of the mean."""
+    if last is None:
+        return mean
+    figures, weights = last
+    if lowest_tempered([mean, figures]) == 0:
+        return mean | {"weights": "average"}
+    session.model.load_state_dict(weights)
+    return figures | {"weights": "last step"}
 
 
 @torch.no_grad()

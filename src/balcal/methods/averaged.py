@@ -10,6 +10,8 @@ from __future__ import annotations
 from balcal.recipe import Method
 
 AVERAGE = {"plan.average": 3.0}
+OR_LAST = AVERAGE | {"plan.average_or_last": True}
+"""and where training got better until its last step, that step's weights"""
 
 METHODS = {
     "averaged": Method(

@@ -28,7 +28,7 @@ from torch.nn import functional as F
 from balcal import balance
 from balcal.core import BalcalError, Classifier, Fusion, Head, Outputs, Record, Split, Sums
 from balcal.etf import ConvAdapter, NoAdapter, VectorAdapter, adapted_width, simplex_etf
-from balcal.methods.averaged import AVERAGE
+from balcal.methods.averaged import AVERAGE, OR_LAST
 from balcal.recipe import Method
 
 Beta = float | Literal["K"]
@@ -284,6 +284,14 @@ METHODS = {
             settings=AVERAGE,
             about="ours: logit fusion, gamma solved on the validation split, averaged weights; nothing to tune",
             cost=f"{_COST}; an addition of the weights per step",
+        ),
+        Method(
+            "balcal-either",
+            head=Balanced(fusion="logits", delta=1.0),
+            tally=SolveFreely(),
+            settings=OR_LAST,
+            about="ours, tried: balcal-auto, or the last step's weights where validation images prefer them at the end",
+            cost=f"{_COST}; an addition of the weights per step; one more validation",
         ),
         Method(
             "balcal-half",
