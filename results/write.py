@@ -12,7 +12,7 @@ from collections import Counter
 from typing import Any
 
 import numpy as np
-from auto import FINALS
+from auto import ALL, FINALS, FRESH, Final
 from auto import FOLDER as FINAL
 from cpu import FOLDER, PICTURES, UNDRAWN
 
@@ -158,6 +158,19 @@ SECOND_LOOK = {
     "Accuracy of `balcal-half` against `balcal-auto`": ("accuracy", "winner"),
 }
 """of the follow-up, on test images that had been seen"""
+EITHER = """## Average or last step: four more tasks
+
+`balcal-either` is `balcal-auto` that at the end asks the validation images whether the last step's weights are better
+than their average.
+"""
+EITHERS = {
+    "Accuracy against plain training, four more tasks": ("accuracy", "plain"),
+    "NLL against plain training with a temperature, four more tasks": ("nll", "reference"),
+    "ECE against plain training with a temperature, four more tasks": ("ece", "reference"),
+    "Accuracy of `balcal-either` against `balcal-auto`": ("accuracy", "winner"),
+    "NLL of `balcal-either` against `balcal-auto`": ("nll", "winner"),
+}
+"""of the second follow-up"""
 
 
 def claims(found: dict[str, ArenaResult], asked: dict[str, tuple[str, str]], who: str) -> list[str]:
@@ -165,7 +178,7 @@ def claims(found: dict[str, ArenaResult], asked: dict[str, tuple[str, str]], who
     lines = []
     for title, (figure, whom) in asked.items():
         told = {
-            name: result.compare(getattr(FINALS[name], whom), getattr(FINALS[name], who))[figure]
+            name: result.compare(getattr(ALL[name], whom), getattr(ALL[name], who))[figure]
             for name, result in found.items()
         }
         adjusted = dict(zip(told, holm(np.array([each.p for each in told.values()])), strict=True))
@@ -177,7 +190,7 @@ def claims(found: dict[str, ArenaResult], asked: dict[str, tuple[str, str]], who
         ]
         for name, each in told.items():
             word, _, interval = _against(each).removeprefix(f"{JUDGED[figure].title} ").partition(" (")
-            row = (name, f"`{getattr(FINALS[name], whom)}`", interval.rstrip(")"), word)
+            row = (name, f"`{getattr(ALL[name], whom)}`", interval.rstrip(")"), word)
             lines.append(f"| {' | '.join(row)} | {each.p:.2g} | {adjusted[name]:.2g} |")
         lines.append("")
     return lines
@@ -203,9 +216,9 @@ def _mean(result: ArenaResult, entry: str, figure: str) -> float:
     return float(np.mean([value for value in result.values(entry, figure) if value is not None]))
 
 
-def finals() -> dict[str, ArenaResult]:
+def finals(asked: dict[str, Final] = FINALS) -> dict[str, ArenaResult]:
     """What has been run of them."""
-    return {name: ArenaResult.load(path) for name in FINALS if (path := FINAL / f"{name}.json").exists()}
+    return {name: ArenaResult.load(path) for name in asked if (path := FINAL / f"{name}.json").exists()}
 
 
 def last_page() -> str:
@@ -221,8 +234,11 @@ def last_page() -> str:
     again = {name: result for name, result in found.items() if FINALS[name].trial in result.entries}
     if again:
         parts.append("\n".join(["## A second look: half of the loss", "", *claims(again, SECOND_LOOK, "trial")]))
-    for name, result in found.items():
-        asked = FINALS[name]
+    fresh = finals(FRESH)
+    if fresh:
+        parts.append("\n".join([EITHER, *claims(fresh, EITHERS, "trial")]))
+    for name, result in (found | fresh).items():
+        asked = ALL[name]
         parts.append(f"## {name}: {asked.about}\n\n`{command(result)}`\n\n{result.table('markdown')}\n")
     return "\n".join(parts)
 

@@ -1,0 +1,77 @@
+"""The second follow-up's rule, docs/research/auto.md: does asking validation images at the end leave nothing lost?
+
+python results/auto_either.py --runs runs     of finished runs: which weights were asked for; results/auto-either.csv
+python results/auto_either.py                 the rule, from results/auto alone
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from pathlib import Path
+
+import numpy as np
+from auto import FOLDER, FRESH, SEEDS
+
+from balcal import registry
+from balcal.arena.result import ArenaResult
+from balcal.runs import Run
+
+CSV = Path(__file__).with_name("auto-either.csv")
+LOST = 0.003
+"""of accuracy under mixing, at most, in the mean over tasks"""
+
+
+def asked_for(runs: Path) -> list[tuple[object, ...]]:
+    """Of each run: whose weights validation images preferred in the last epoch, by how much, and what was chosen."""
+    rows: list[tuple[object, ...]] = []
+    for task, asked in FRESH.items():
+        for seed in range(SEEDS):
+            either, average = (
+                Run(runs, registry.recipe(asked.task, method, seed, asked.settings)).history()
+                for method in (asked.trial, asked.winner)
+            )
+            chosen = registry.recipe(asked.task, asked.trial).method.select(either)
+            last, mean = either[-1], average[-1]
+            ahead = mean["val_nll_ts"] / last["val_nll_ts"] - 1 if last["weights"] == "last step" else 0.0
+            rows.append((task, seed, last["weights"], round(ahead, 5), chosen + 1, len(either)))
+    return rows
+
+
+def rule() -> dict[str, bool]:
+    """What the plan asks for, and whether it is so."""
+    found = {name: ArenaResult.load(FOLDER / f"{name}.json") for name in FRESH}
+    against = {
+        (name, whom, figure): found[name].compare(getattr(asked, whom), asked.trial)[figure]
+        for name, asked in FRESH.items()
+        for whom, figure in (("plain", "accuracy"), ("reference", "nll"), ("reference", "ece"))
+    }
+    mixing = [name for name, asked in FRESH.items() if asked.plain == "mixup"]
+    accuracy = [against[name, "plain", "accuracy"] for name in mixing]
+    lost = -float(np.mean([each.value for each in accuracy]))
+    return {
+        "accuracy, no task significantly below mixup": all(each.judgement != "worse" for each in accuracy),
+        f"accuracy, mean not below mixup by more than 0.3 ({-100 * lost:+.2f})": lost <= LOST,
+        "NLL, nowhere significantly above": all(against[n, "reference", "nll"].judgement != "worse" for n in FRESH),
+        "ECE, nowhere significantly above": all(against[n, "reference", "ece"].judgement != "worse" for n in FRESH),
+        "NLL, with noisy labels significantly below": against["noisy-split", "reference", "nll"].judgement == "better",
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=Path)
+    runs = parser.parse_args().runs
+    if runs:
+        with CSV.open("w", newline="") as file:
+            table = csv.writer(file, lineterminator="\n")
+            table.writerow(("task", "seed", "weights", "ahead", "chosen", "epochs"))
+            table.writerows(asked_for(runs))
+    told = rule()
+    for what, holds in told.items():
+        print(f"{'holds' if holds else 'FAILS':6s} {what}")
+    print("it becomes balcal-auto" if all(told.values()) else "it does not become balcal-auto")
+
+
+if __name__ == "__main__":
+    main()
