@@ -23,7 +23,8 @@ from balcal.progress import Progress
 from balcal.recipe import Plan
 from balcal.registry import backbone, method
 from balcal.stores import Memory
-from balcal.train import Session, begin_epoch, train_epoch, validate
+from balcal.train import begin_epoch, train_epoch, validate
+from balcal.underway import Session
 
 METHODS = ("balcal", "balcal-logits", "balcal-val", "balcal-auto")
 

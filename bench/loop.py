@@ -19,7 +19,8 @@ from balcal.progress import Progress
 from balcal.recipe import Plan
 from balcal.registry import backbone, method
 from balcal.stores import Memory
-from balcal.train import Session, train_epoch
+from balcal.train import train_epoch
+from balcal.underway import Session
 
 
 def compare(name: str, side: int, channels: int, batches: int, rounds: int) -> dict[str, Any]:

@@ -16,7 +16,7 @@ FLOORS = [
     ["methods", "tasks"],
     ["registry"],
     ["model", "optimise", "health", "progress", "trackers"],
-    ["runs", "features"],
+    ["runs", "features", "underway"],
     ["evaluate", "train", "stages"],
     ["sessions", "posthoc", "analysis"],
     ["arena"],

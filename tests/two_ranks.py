@@ -14,7 +14,8 @@ from balcal.model import build
 from balcal.progress import Progress
 from balcal.registry import dataset, recipe
 from balcal.stores import Memory
-from balcal.train import Session, run_epochs
+from balcal.train import run_epochs
+from balcal.underway import Session
 
 
 def main(method, out, *settings):

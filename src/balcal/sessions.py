@@ -27,7 +27,8 @@ from balcal.runs import Run
 from balcal.stages import ParentRun, start_from, without_detours
 from balcal.stores import SAVE_EVERY_SECONDS, Folder, Memory, Store
 from balcal.trackers import Tracked, Trackers, check_trackers
-from balcal.train import Session, run_epochs
+from balcal.train import run_epochs
+from balcal.underway import Session
 
 
 def fit(
