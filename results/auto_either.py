@@ -11,10 +11,9 @@ import csv
 from pathlib import Path
 
 import numpy as np
-from auto import FOLDER, FRESH, SEEDS
+from auto import FOLDER, FRESH, SEEDS, recorded
 
 from balcal import registry
-from balcal.arena.result import ArenaResult
 from balcal.runs import Run
 
 CSV = Path(__file__).with_name("auto-either.csv")
@@ -40,7 +39,7 @@ def asked_for(runs: Path) -> list[tuple[object, ...]]:
 
 def rule() -> dict[str, bool]:
     """What the plan asks for, and whether it is so."""
-    found = {name: ArenaResult.load(FOLDER / f"{name}.json") for name in FRESH}
+    found = {name: recorded(FOLDER / f"{name}.json") for name in FRESH}
     against = {
         (name, whom, figure): found[name].compare(getattr(asked, whom), asked.trial)[figure]
         for name, asked in FRESH.items()

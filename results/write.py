@@ -12,7 +12,7 @@ from collections import Counter
 from typing import Any
 
 import numpy as np
-from auto import ALL, FINALS, FRESH, Final
+from auto import ALL, FINALS, FRESH, Final, recorded
 from auto import FOLDER as FINAL
 from cpu import FOLDER, PICTURES, UNDRAWN
 
@@ -218,7 +218,7 @@ def _mean(result: ArenaResult, entry: str, figure: str) -> float:
 
 def finals(asked: dict[str, Final] = FINALS) -> dict[str, ArenaResult]:
     """What has been run of them."""
-    return {name: ArenaResult.load(path) for name in asked if (path := FINAL / f"{name}.json").exists()}
+    return {name: recorded(path) for name in asked if (path := FINAL / f"{name}.json").exists()}
 
 
 def last_page() -> str:
