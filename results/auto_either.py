@@ -11,14 +11,14 @@ import csv
 from pathlib import Path
 
 import numpy as np
-from auto import ALL, FOLDER, FRESH, SEEDS
+from auto import ALL, FOLDER, FRESH, SEEDS, recorded
 
 from balcal import registry
-from balcal.arena.result import ArenaResult
 from balcal.runs import Run
 
 CSV = Path(__file__).with_name("auto-either.csv")
-TRIED = "balcal-either"
+TRIED = "balcal-auto"
+"""called `balcal-either` at the time"""
 LOST = 0.003
 """of accuracy under mixing, at most, in the mean over tasks"""
 
@@ -39,7 +39,7 @@ def asked_for(runs: Path) -> list[tuple[object, ...]]:
 
 def rule() -> dict[str, bool]:
     """What the plan asks for, and whether it is so."""
-    found = {name: ArenaResult.load(FOLDER / f"{name}.json") for name in FRESH}
+    found = {name: recorded(FOLDER / f"{name}.json") for name in FRESH}
     against = {
         (name, whom, figure): found[name].compare(getattr(asked, whom), asked.trial)[figure]
         for name, asked in FRESH.items()

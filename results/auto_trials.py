@@ -45,17 +45,17 @@ MEAN = "plan.average=3"
 TRAININGS = {
     "vanilla": ("vanilla", ()),
     "vanilla, averaged": ("vanilla", (MEAN,)),
-    "follows": ("balcal-auto", (LAST,)),
-    "follows, averaged": ("balcal-auto", ()),
-    "w<=0.8": ("balcal-auto", (LAST,)),
-    "w<=0.8, averaged": ("balcal-auto", ()),
-    "w=0.5, averaged": ("balcal-auto", (FIXED,)),
-    "w=0.5": ("balcal-auto", (FIXED, LAST)),
-    "w=0.8": ("balcal-auto", (FIXED, LAST, "head.gamma=0.8")),
-    "w=0.2": ("balcal-auto", (FIXED, LAST, "head.gamma=0.2")),
-    "w=0.5, beta=K": ("balcal-auto", (FIXED, LAST, "head.beta=K")),
-    "w=0.5, no adapter": ("balcal-auto", (FIXED, LAST, "head.adapter=none")),
-    "w=0.5, conv": ("balcal-auto", (FIXED, LAST, "head.adapter=conv")),
+    "follows": ("balcal-mean", (LAST,)),
+    "follows, averaged": ("balcal-mean", ()),
+    "w<=0.8": ("balcal-mean", (LAST,)),
+    "w<=0.8, averaged": ("balcal-mean", ()),
+    "w=0.5, averaged": ("balcal-mean", (FIXED,)),
+    "w=0.5": ("balcal-mean", (FIXED, LAST)),
+    "w=0.8": ("balcal-mean", (FIXED, LAST, "head.gamma=0.8")),
+    "w=0.2": ("balcal-mean", (FIXED, LAST, "head.gamma=0.2")),
+    "w=0.5, beta=K": ("balcal-mean", (FIXED, LAST, "head.beta=K")),
+    "w=0.5, no adapter": ("balcal-mean", (FIXED, LAST, "head.adapter=none")),
+    "w=0.5, conv": ("balcal-mean", (FIXED, LAST, "head.adapter=conv")),
 }
 CSV = Path(__file__).with_name("auto-trials.csv")
 
@@ -144,7 +144,7 @@ def by_balance(largest: float) -> Rule:
 
 
 def as_built(logits: Tensor, labels: Tensor) -> Weights:
-    """conf = acc as `balcal-auto` has it: above 1 gamma is a factor on s, and e is out."""
+    """conf = acc as `balcal-mean` has it: above 1 gamma is a factor on s, and e is out."""
     half = torch.full((2,), 0.5, dtype=torch.float64)
     fitted = RefitGamma(by="balance").fit_outputs(Outputs(logits, half, half, "logits"), labels)
     return shares(float(fitted.gamma))

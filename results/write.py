@@ -12,7 +12,7 @@ from collections import Counter
 from typing import Any
 
 import numpy as np
-from auto import ALL, FINALS, FRESH, Final
+from auto import ALL, FINALS, FRESH, Final, recorded
 from auto import FOLDER as FINAL
 from cpu import FOLDER, PICTURES, UNDRAWN
 
@@ -143,8 +143,12 @@ def page() -> str:
 
 TOP_OF_LAST = """# A BalCAL with nothing to tune: the end
 
-What the plan in [auto.md](auto.md) asked for: five tasks, five seeds, the test images once. Made by
-`python results/write.py` from the files in `results/auto`, which `python results/auto.py` makes of the runs.
+What the plan in [auto.md](auto.md) asked for: five tasks, five seeds, the test images once; then what came after. Made
+by `python results/write.py` from the files in `results/auto`, which `python results/auto.py` makes of the runs.
+
+Names are those of today. The plan's winner is `balcal-mean` (`balcal-auto` when these runs were made): logits fused,
+gamma solved on held-out images and free to exceed 1, weights averaged. `balcal-auto` is that and one question more, see
+"Average or last step" below.
 """
 CLAIMS = {
     "NLL against plain training with a temperature": ("nll", "reference"),
@@ -153,24 +157,31 @@ CLAIMS = {
     "NLL against the same average and choice of the epoch, without a second classifier": ("nll", "control"),
 }
 SECOND_LOOK = {
-    "NLL of `balcal-half` against `balcal-auto`": ("nll", "winner"),
+    "NLL of `balcal-half` against `balcal-mean`": ("nll", "winner"),
     "NLL of `balcal-half` against averaged weights without a second classifier": ("nll", "control"),
-    "Accuracy of `balcal-half` against `balcal-auto`": ("accuracy", "winner"),
+    "Accuracy of `balcal-half` against `balcal-mean`": ("accuracy", "winner"),
 }
 """of the follow-up, on test images that had been seen"""
-EITHER = """## Average or last step: four more tasks
+EITHER = """## Average or last step: `balcal-auto` on four more tasks
 
-`balcal-either` is `balcal-auto` that at the end asks the validation images whether the last step's weights are better
-than their average.
+`balcal-auto` is `balcal-mean` that at the end asks the validation images whether the last step's weights are better
+than their average (`balcal-either` when these runs were made).
 """
 EITHERS = {
     "Accuracy against plain training, four more tasks": ("accuracy", "plain"),
     "NLL against plain training with a temperature, four more tasks": ("nll", "reference"),
     "ECE against plain training with a temperature, four more tasks": ("ece", "reference"),
-    "Accuracy of `balcal-either` against `balcal-auto`": ("accuracy", "winner"),
-    "NLL of `balcal-either` against `balcal-auto`": ("nll", "winner"),
+    "Accuracy of `balcal-auto` against `balcal-mean`": ("accuracy", "winner"),
+    "NLL of `balcal-auto` against `balcal-mean`": ("nll", "winner"),
 }
 """of the second follow-up"""
+SURE = {
+    "plain": "plain training",
+    "reference": "with a temperature",
+    "control": "the control",
+    "winner": "`balcal-mean`",
+}
+SURE_EITHER = {"plain": "plain training", "reference": "with a temperature", "trial": "`balcal-auto`"}
 
 
 def claims(found: dict[str, ArenaResult], asked: dict[str, tuple[str, str]], who: str) -> list[str]:
@@ -196,17 +207,16 @@ def claims(found: dict[str, ArenaResult], asked: dict[str, tuple[str, str]], who
     return lines
 
 
-def sureness(found: dict[str, ArenaResult]) -> list[str]:
+def sureness(found: dict[str, ArenaResult], asked: dict[str, str]) -> list[str]:
     """Mean confidence minus accuracy: below 0 a model is too timid."""
-    asked = ("plain", "reference", "control", "winner")
     lines = [
         "### Confidence minus accuracy, points, mean over seeds",
         "",
-        f"| task | {' | '.join(('plain training', 'with a temperature', 'the control', '`balcal-auto`'))} |",
+        f"| task | {' | '.join(asked.values())} |",
         f"|---|{'---|' * len(asked)}",
     ]
     for name, result in found.items():
-        entries = [getattr(FINALS[name], whom) for whom in asked]
+        entries = [getattr(ALL[name], whom) for whom in asked]
         told = (f"{100 * (_mean(result, e, 'mean_confidence') - _mean(result, e, 'accuracy')):+.2f}" for e in entries)
         lines.append(f"| {name} | {' | '.join(told)} |")
     return [*lines, ""]
@@ -218,7 +228,7 @@ def _mean(result: ArenaResult, entry: str, figure: str) -> float:
 
 def finals(asked: dict[str, Final] = FINALS) -> dict[str, ArenaResult]:
     """What has been run of them."""
-    return {name: ArenaResult.load(path) for name in asked if (path := FINAL / f"{name}.json").exists()}
+    return {name: recorded(path) for name in asked if (path := FINAL / f"{name}.json").exists()}
 
 
 def last_page() -> str:
@@ -229,14 +239,14 @@ def last_page() -> str:
         parts.append(f"Not run yet: {', '.join(missing)}.\n")
     if found:
         parts.append(
-            "\n".join(["## What the plan wanted to know", "", *claims(found, CLAIMS, "winner"), *sureness(found)])
+            "\n".join(["## What the plan wanted to know", "", *claims(found, CLAIMS, "winner"), *sureness(found, SURE)])
         )
     again = {name: result for name, result in found.items() if FINALS[name].trial in result.entries}
     if again:
         parts.append("\n".join(["## A second look: half of the loss", "", *claims(again, SECOND_LOOK, "trial")]))
     fresh = finals(FRESH)
     if fresh:
-        parts.append("\n".join([EITHER, *claims(fresh, EITHERS, "trial")]))
+        parts.append("\n".join([EITHER, *claims(fresh, EITHERS, "trial"), *sureness(fresh, SURE_EITHER)]))
     for name, result in (found | fresh).items():
         asked = ALL[name]
         parts.append(f"## {name}: {asked.about}\n\n`{command(result)}`\n\n{result.table('markdown')}\n")

@@ -27,7 +27,7 @@ def torchrun(*arguments):
     return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
 
 
-@pytest.mark.parametrize("method", ["balcal", "balcal-either", "balcal-k+mixup", "balcal+plp"])
+@pytest.mark.parametrize("method", ["balcal", "balcal-auto", "balcal-k+mixup", "balcal+plp"])
 def test_both_ranks_agree_and_shards_do_not_overlap(method, tmp_path):
     done = torchrun(str(Path(__file__).parent / "two_ranks.py"), method, str(tmp_path), "plan.epochs=3")
     assert done.returncode == 0, done.stderr[-3000:]

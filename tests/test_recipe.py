@@ -35,15 +35,16 @@ def test_unknown_names_teach():
 
 def test_every_name_of_the_paper_s_ablations_is_there():
     names = "balcal balcal-k balcal-logits balcal-val etf-1 etf-k balcal-beta balcal-noadapter balcal-fixed"
-    for name in [*names.split(), "balcal-fixedloss", "balcal-half", "balcal-either", "balcal-auto", "vanilla", "ts"]:
+    for name in [*names.split(), "balcal-fixedloss", "balcal-half", "balcal-mean", "balcal-auto", "vanilla", "ts"]:
         assert method(name).name == name
         assert method(name) == method(name)
     assert method("balcal-fixed").tally is None
     assert method("balcal-fixedloss").head.loss_follows is False
-    for name in ("balcal-val", "balcal-auto", "balcal-either", "balcal-half"):
+    for name in ("balcal-val", "balcal-auto", "balcal-mean", "balcal-half"):
         assert method(name).tally.on == "val"
         assert method(name).head.fusion == "logits"
-    assert recipe("digits", "balcal-auto").task.plan.average == 3
+    plans = [recipe("digits", name).task.plan for name in ("balcal-auto", "balcal-mean")]
+    assert [(plan.average, plan.average_or_last) for plan in plans] == [(3, True), (3, False)]
     assert recipe("digits", "balcal-val").task.plan.average is None
     assert method("balcal-k").head.beta == "K"
 

@@ -11,8 +11,8 @@ over-confident classifier; with beta = K it is bold and lifts an under-confident
 
 `balcal-logits` fuses softmax(gamma s + (1 - gamma) e), as the released code does. Ours: `balcal-val`, the same with
 gamma solved on the validation split and delta = 1; and `balcal-auto`, where moreover gamma may exceed 1 and the
-weights in use are an average over the steps of training. Nothing is left to tune, be the network too sure of itself or
-too timid.
+weights in use are an average over the steps of training, or those of the last step where validation images prefer them
+at the end. Nothing is left to tune, be the network too sure of itself or too timid.
 """
 
 from __future__ import annotations
@@ -281,24 +281,24 @@ METHODS = {
             "balcal-auto",
             head=Balanced(fusion="logits", delta=1.0),
             tally=SolveFreely(),
-            settings=AVERAGE,
+            settings=OR_LAST,
             about="ours: logit fusion, gamma solved on the validation split, averaged weights; nothing to tune",
-            cost=f"{_COST}; an addition of the weights per step",
+            cost=f"{_COST}; an addition of the weights per step; one more validation at the end",
         ),
         Method(
-            "balcal-either",
+            "balcal-mean",
             head=Balanced(fusion="logits", delta=1.0),
             tally=SolveFreely(),
-            settings=OR_LAST,
-            about="ours, tried: balcal-auto, or the last step's weights where validation images prefer them at the end",
-            cost=f"{_COST}; an addition of the weights per step; one more validation",
+            settings=AVERAGE,
+            about="ours, tried: balcal-auto that keeps to the average, whatever validation images say",
+            cost=f"{_COST}; an addition of the weights per step",
         ),
         Method(
             "balcal-half",
             head=Balanced(fusion="logits", delta=1.0, loss_follows=False),
             tally=SolveFreely(),
             settings=AVERAGE,
-            about="ours, tried: balcal-auto with half of the loss for each classifier, whatever gamma says",
+            about="ours, tried: balcal-mean with half of the loss for each classifier, whatever gamma says",
             cost=f"{_COST}; an addition of the weights per step",
         ),
         Method(
