@@ -15,7 +15,7 @@ from balcal.runs import Run
 from balcal.sessions import train_recipe
 
 HERE, RUNS = Path(__file__).parent, Path("runs")
-METHODS = ("vanilla", "balcal", "balcal-logits", "balcal-val", "balcal-auto")
+METHODS = ("vanilla", "balcal", "balcal-logits", "balcal-val", "balcal-mean", "balcal-auto")
 DELTAS = ("0.89", "0.91", "0.93", "0.95", "0.97", "0.99")
 
 
