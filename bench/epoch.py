@@ -3,7 +3,7 @@
 python bench/epoch.py
 
 Networks and proportions are those of `cifar10-cpu` and `cifar100-cpu` (two training images for each that validates),
-and WRN-16-2; images are random.
+and WRN-16-2; images are random. What `balcal-auto` asks at the end, once in a training, is timed by itself.
 """
 
 from __future__ import annotations
@@ -23,17 +23,18 @@ from balcal.progress import Progress
 from balcal.recipe import Plan
 from balcal.registry import backbone, method
 from balcal.stores import Memory
-from balcal.train import begin_epoch, train_epoch, validate
+from balcal.train import begin_epoch, of_last_step, train_epoch, validate
 from balcal.underway import Session
 
 METHODS = ("balcal", "balcal-logits", "balcal-val", "balcal-auto")
+EPOCHS = 1000
 
 
-def epoch_of(name: str, network: str, classes: int, images: int, batch: int) -> Callable[[], None]:
+def session_of(name: str, network: str, classes: int, images: int, batch: int) -> Session:
     torch.manual_seed(0)
     asked = method(name)
     # weights stay where they start, so every turn does the same work
-    plan = Plan(**asked.brings | {"lr": 1e-9, "batch_size": batch, "epochs": 1000})
+    plan = Plan(**asked.brings | {"lr": 1e-9, "batch_size": batch, "epochs": EPOCHS})
     pixels = Pixels(torch.full((3,), 1 / 64), torch.full((3,), 2.0), "none")
 
     def batches(count: int, size: int, seed: int | None) -> MemoryBatches:
@@ -45,7 +46,10 @@ def epoch_of(name: str, network: str, classes: int, images: int, batch: int) -> 
     progress = Progress("", quiet=True)
     session = Session(model, train, val, plan, 0, Memory(), progress, World())
     progress.start(plan.epochs, 0, 0, len(train), len(val))
+    return session
 
+
+def epoch_of(session: Session) -> Callable[[], None]:
     def turn() -> None:
         begin_epoch(session)
         train_epoch(session)
@@ -56,9 +60,20 @@ def epoch_of(name: str, network: str, classes: int, images: int, batch: int) -> 
     return turn
 
 
+def question_of(session: Session) -> Callable[[], None]:
+    session.epoch = EPOCHS - 1
+
+    def turn() -> None:
+        of_last_step(session)
+
+    return turn
+
+
 def compare(network: str, classes: int, images: int, batch: int, rounds: int) -> dict[str, Any]:
     names = {"vanilla": "vanilla", "vanilla again": "vanilla"} | {name: name for name in METHODS}
-    turns = {title: epoch_of(name, network, classes, images, batch) for title, name in names.items()}
+    size = (network, classes, images, batch)
+    turns = {title: epoch_of(session_of(name, *size)) for title, name in names.items()}
+    turns["the question at the end"] = question_of(session_of("balcal-auto", *size))
     seconds = take_turns(turns, rounds)
     return {
         "what": f"{images} + {images // 2} images of {classes} classes a turn, batches of {batch}",
