@@ -14,8 +14,8 @@ from balcal.cli import main
 LOSSES = ("ls", "fl", "flsd", "dualfocal", "mmce", "mmce-w", "acls", "cpc", "mbls", "ecp", "mdca", "esd")
 METHODS = (
     *("vanilla", "averaged", *LOSSES, "mixup", "mit", "plp", "tst", "vtst", "pcs"),
-    *("balcal", "balcal-k", "balcal-logits", "balcal-val", "balcal-mean", "balcal-auto", "balcal-beta", "balcal-noadapter"),
-    *("balcal-fixed", "balcal-fixedloss", "etf-1", "etf-k"),
+    *("balcal", "balcal-k", "balcal-logits", "balcal-val", "balcal-mean", "balcal-auto"),
+    *("balcal-beta", "balcal-noadapter", "balcal-fixed", "balcal-fixedloss", "etf-1", "etf-k"),
     *(f"balcal+{name}" for name in ("ls", "fl", "flsd", "acls", "cpc", "mmce-w", "mbls", "dualfocal")),
     *("balcal-k+mixup", "balcal+mit", "balcal+plp", "balcal+pcs"),
 )
