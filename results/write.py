@@ -51,8 +51,8 @@ Tasks: `cifar10-cpu` and `cifar100-cpu` (`balcal show cifar10-cpu`): 5,000 real 
 overfits, 2,500 to validate, all 10,000 test images to judge. Published settings of the other methods, not tuned for
 these tasks; delta of `balcal` and `balcal-logits` was chosen on validation images of a seed that is not shown here
 (results/cpu-delta.csv). `balcal-auto` was run before it asked at its end whether to keep to the average; on these two
-tasks the answer was yes in ten of ten runs (results/auto-either.csv), so nothing is different since. A small network on little data is not a WRN-28-10 on all of it: what holds here need not hold
-there.
+tasks the answer was yes in ten of ten runs (results/auto-either.csv), so nothing is different since. A small network on
+little data is not a WRN-28-10 on all of it: what holds here need not hold there.
 
 The question is put to `vanilla+ts`: plain training, then one temperature from the validation images. It costs nothing,
 so a method has to beat that.
