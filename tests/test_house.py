@@ -11,6 +11,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "balcal"
 FLOORS = [
     ["core"],
     ["randomness", "files", "naming", "etf", "balance", "averaging", "fitting", "stopping", "arrays", "monitoring"],
+    ["claims", "provenance"],
     ["metrics", "backbones", "data", "devices", "affine", "piecewise", "stores"],
     ["recipe", "tapping"],
     ["methods", "tasks"],
@@ -21,7 +22,7 @@ FLOORS = [
     ["sessions", "posthoc", "analysis"],
     ["arena"],
     ["plots"],
-    ["demo", "offline", "inventory", "beyond", "retrofitting", "shipping", "adapters"],
+    ["demo", "offline", "checking", "inventory", "beyond", "retrofitting", "shipping", "adapters"],
     ["report", "paper", "printing"],
     ["cli"],
     ["__main__"],

@@ -16,9 +16,7 @@ from told_samples import (
     HOSTILE,
     balcal_run,
     hostile_story,
-    outside_table,
     predictions,
-    shift_table,
     small_arena,
 )
 
@@ -113,23 +111,25 @@ def test_the_page_of_a_run(tmp_path, capsys):
     assert len(learnable) == figures["samples"], "what each classifier says by itself is kept"
 
 
-def test_shift_and_outside_sets_are_shown_where_they_were_evaluated(tmp_path):
+def test_shift_and_outside_sets_are_shown_where_they_were_evaluated(tmp_path, capsys):
+    """From the evaluation to the page by the command line: what one writes is what the other reads."""
     run = Run.at(balcal_run())
-    run.write_json("shift.json", shift_table())
-    run.write_json("ood.json", outside_table(["elsewhere"]))
-    for name in ("inside", "outside-elsewhere"):
-        run.save_predictions(name, predictions(3, k=10))
+    arguments = ("--corruptions", "fog,snow", "--against", "fashion", "--quiet", "--json")
+    code, told, error = balcal_cli("evaluate", run.path, *arguments, capsys=capsys)
+    assert code == 0, error
     try:
-        write_report(run.path, tmp_path / "page.html")
+        assert balcal_cli("report", run.path, "--out", tmp_path / "page.html", capsys=capsys)[0] == 0
         page = Page((tmp_path / "page.html").read_text())
         assert "2 corruptions in 5 severities" in page.text
         assert "Not evaluated after temperature scaling." in page.text
-        assert "elsewhere confidence 90.0 % [80.0, 95.0]" in page.text
+        auroc = json.loads(told)["ood"]["sets"]["fashion"]["scores"]["confidence"]["auroc"]
+        assert f"fashion confidence {100 * auroc:.1f} %" in page.text
+        assert "digits fashion" in page.text, "the confidences of both sets are drawn"
         (run.path / "shift.json").write_text("{")
         with pytest.raises(BalcalError, match=r"shift.json is damaged: delete it"):
             write_report(run.path, tmp_path / "page.html")
     finally:
-        for path in [*run.path.glob("*shift.json"), run.path / "ood.json", *run.path.glob("predictions/*side*")]:
+        for path in [*run.path.glob("*shift.json"), run.path / "ood.json"]:
             path.unlink()
 
 

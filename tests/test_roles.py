@@ -1,7 +1,9 @@
 """Roles of data: written down, kept apart, and the test role only judges."""
 
 import json
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from runs_helper import trained
@@ -13,6 +15,7 @@ from balcal.data.roles import digest, manifest, overlap_sentences
 from balcal.evaluate import calibrated_predictions, evaluate, load_splits, predictions_of
 from balcal.methods.temperature import TemperatureScaling
 from balcal.runs import Run
+from balcal.sessions import train_recipe
 
 CPU = torch.device("cpu")
 
@@ -66,15 +69,29 @@ def test_the_run_remembers_its_data_and_notices_a_change(tmp_path):
         "test": 500,
     }
     assert evaluate(run, registry.method("vanilla"), CPU)["data"] == written
-    written["roles"]["test"]["digest"] = "0" * 16
-    (run.path / "data.json").write_text(json.dumps(written))
+    (run.path / "data.json").write_text("null")
+    evaluate(run, registry.method("vanilla"), CPU)
+    assert json.loads((run.path / "data.json").read_text()) == written, "it is for people, and written anew"
+
+
+def test_changed_data_is_noticed_by_whoever_needs_it(tmp_path):
+    rng = np.random.default_rng(0)
+    images, labels = rng.integers(0, 256, (60, 8, 8), dtype=np.uint8), np.arange(60) % 3
+    source = tmp_path / "mine.npz"
+    np.savez(source, images=images, labels=labels)
+    asked = registry.recipe(f"npz:{source}", "vanilla", 0, ["plan.epochs=1", "task.val_size=12"])
+    run = Run.at(Path(train_recipe(asked, tmp_path / "runs", "cpu", quiet=True)["run"]))
+    images[labels == 1] = 0
+    np.savez(source, images=images, labels=labels)
+    evaluate(run, registry.method("vanilla"), CPU)  # from stored predictions, which need no images
     for file in (run.path / "predictions").glob("*.npz"):
         file.unlink()
-    with pytest.raises(BalcalError, match="the test data has changed since"):
+    with pytest.raises(BalcalError, match=r"the train data has changed since .* was trained"):
         evaluate(run, registry.method("vanilla"), CPU)
-    (run.path / "data.json").unlink()
-    evaluate(run, registry.method("vanilla"), CPU)
-    assert (run.path / "data.json").exists()
+    for record in run.checkpoints.glob("finished.*"):
+        record.unlink()
+    with pytest.raises(BalcalError, match=r"the train data has changed since .* was begun"):
+        train_recipe(asked, tmp_path / "runs", "cpu", quiet=True)
 
 
 def test_calibration_can_have_images_of_its_own(tmp_path):
@@ -99,7 +116,7 @@ def test_nothing_is_fitted_on_test_predictions(tmp_path):
         test.for_fitting()
     free = Predictions(test.log_probs, test.labels)
     assert free.for_fitting() is free
-    (run.path / "predictions" / "test.npz").replace(run.path / "predictions" / "val.npz")
-    run.save_predictions("test", test)
-    with pytest.raises(BalcalError, match="predictions of the test role"):
+    content = (run.path / "predictions" / "test.npz").read_bytes()
+    (run.path / "predictions" / "val.npz").write_bytes(content)
+    with pytest.raises(BalcalError, match=r"val.npz was made under another name"):
         evaluate(run, registry.method("vanilla+ts"), CPU)

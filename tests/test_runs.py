@@ -22,8 +22,8 @@ HALF = ["plan.epochs=6"]
 
 
 def unfinished(run):
-    """A finished run as it was before its last epoch was saved."""
-    for path in [*run.glob("metrics*.json"), *run.glob("predictions/*")]:
+    """A finished run as it was before that was written down."""
+    for path in [*run.glob("checkpoints/finished.*"), *run.glob("metrics*.json"), *run.glob("predictions/*")]:
         path.unlink()
     return run
 
@@ -88,7 +88,7 @@ def test_damaged_or_foreign_weights_are_refused_on_use(tmp_path):
     balcal.load(run)
     weights.unlink()
     save_sealed(run / "checkpoints", weights.name.split(".")[0], {"unknown": torch.zeros(2)})
-    with pytest.raises(BalcalError, match="do not fit the network of its recipe"):
+    with pytest.raises(BalcalError, match="are not those that it kept"):
         balcal.load(run)
 
 
@@ -117,7 +117,7 @@ def test_two_trainings_of_one_recipe_do_not_meet(tmp_path):
     run.path.mkdir(parents=True)
     with open(run.path / ".claim", "w") as claim:
         fcntl.flock(claim, fcntl.LOCK_EX)
-        with pytest.raises(BalcalError, match="is being trained by another process"):
+        with pytest.raises(BalcalError, match="is being trained or evaluated by another process"):
             trained("vanilla", tmp_path)
     trained("vanilla", tmp_path)
 

@@ -42,7 +42,7 @@ class Arrays:
 
 
 def read_arrays(source: str, labels: str | None = None, kind: str | None = None) -> Arrays:
-    """Read predictions: a run folder's on its test split, or those in a file.
+    """Read predictions from a file.
 
     `FILE.npz` holds an array probs, log_probs or logits, and labels; `FILE.npz:ARRAY` takes one array of it. `FILE.csv`
     has a column `label` and the classes in order. `labels` names another file or array, `kind` says what an array is
@@ -50,8 +50,6 @@ def read_arrays(source: str, labels: str | None = None, kind: str | None = None)
     """
     if kind is not None and kind not in KINDS:
         raise BalcalError(f"--as must be one of {', '.join(KINDS)}, not `{kind}`")
-    if Path(source).is_dir():
-        source = str(Path(source) / "predictions" / "test.npz")
     found = _read_csv(Path(source)) if source.endswith(".csv") else _read_npz(source)
     if labels is not None:
         found["labels"] = _labels(labels)

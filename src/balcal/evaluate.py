@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -87,7 +87,7 @@ def load(path: str | Path, posthoc: str | None = None, device: str | None = None
 
 def load_chosen(run: Run, method: Method, device: torch.device) -> Model:
     model = build(run.recipe, weights=False).to(device)
-    weights = run.load_weights(as_method(method).select(run.history()))
+    weights = run.load_weights(as_method(method).select(run.ending().history))
     try:
         model.load_state_dict(weights)
     except (RuntimeError, AttributeError, TypeError):
@@ -114,8 +114,13 @@ def load_splits(task: Task) -> Splits:
 
 def evaluate(run: Run, method: Method, device: torch.device) -> dict[str, Any]:
     """Figures of a trained run on its test split, after the method's post-hoc map, fitted on the calibration split."""
-    method = as_method(method)
-    history = run.history()
+    with run.in_use():
+        return _evaluate(run, as_method(method), device)
+
+
+def _evaluate(run: Run, method: Method, device: torch.device) -> dict[str, Any]:
+    run.write_for_people()
+    history = run.ending().history
     epoch = method.select(history)
     fitted, test, before = calibrated_predictions(run, method, device)
     after = added_by(run, method)
@@ -136,7 +141,7 @@ def evaluate(run: Run, method: Method, device: torch.device) -> dict[str, Any]:
     if "posthoc" in method.changes:
         names = (run.recipe.method.name, run.recipe.method.name + after)
         figures["against_uncalibrated"] = compare(before, test, names).as_dict()
-    run.write_json(f"metrics{after}.json", figures)
+    run.write_figures(f"metrics{after}", figures, method, epoch)
     return figures | {"run": str(run.path)}
 
 
@@ -183,11 +188,15 @@ def calibrated_predictions(
 
 def predictions_of(run: Run, method: Method, device: torch.device) -> tuple[Predictions, Predictions]:
     """(calibration, test) predictions before any post-hoc map: read from the run, or computed once and kept."""
-    history = run.history()
+    history = run.ending().history
     epoch, usual = (as_method(m).select(history) for m in (method, run.recipe.method))
     names = ("calibrate" if run.recipe.task.calibrate_size else "val", "test")
     stems = [name if epoch == usual else f"{name}-e{epoch:04d}" for name in names]
-    kept = [run.load_predictions(stem) for stem in stems]
+    made = [
+        run.made_from(stem, epoch, data=run.ending().digest(role))
+        for stem, role in zip(stems, ("calibrate", "test"), strict=True)
+    ]
+    kept = [run.load_predictions(stem, expected) for stem, expected in zip(stems, made, strict=True)]
     if kept[0] is not None and kept[1] is not None:
         return kept[0], kept[1]
     model = load_chosen(run, method, device)
@@ -197,8 +206,8 @@ def predictions_of(run: Run, method: Method, device: torch.device) -> tuple[Pred
         predict_batches(model, batches_of(run, part, device), role=role)
         for part, role in ((splits.calibrate, "calibrate"), (splits.test, "test"))
     )
-    for stem, predictions in zip(stems, (held_out, test), strict=True):
-        run.save_predictions(stem, predictions)
+    for stem, predictions, expected in zip(stems, (held_out, test), made, strict=True):
+        run.save_predictions(stem, predictions, expected)
     return held_out, test
 
 
@@ -208,14 +217,15 @@ def branch_predictions(run: Run, device: torch.device) -> list[Predictions]:
 
     Read from the run, or computed once and kept.
     """
-    kept: list[Predictions] = []
-    while (found := run.load_predictions(f"test-branch{len(kept)}")) is not None:
-        kept.append(found)
-    if kept:
-        return kept
     model = load_chosen(run, run.recipe.method, device).eval()
-    if len(model.head.weights) == 1:
+    count = len(model.head.weights)
+    if count == 1:
         return []
+    stems = [f"test-branch{number}" for number in range(count)]
+    made = [run.made_from(stem, part=f"{number} of {count}") for number, stem in enumerate(stems, 1)]
+    kept = [run.load_predictions(stem, expected) for stem, expected in zip(stems, made, strict=True)]
+    if None not in kept:
+        return cast(list[Predictions], kept)
     splits = load_splits(run.recipe.task)
     run.check_data(manifest(splits))
     told, labels = [], []
@@ -224,8 +234,8 @@ def branch_predictions(run: Run, device: torch.device) -> list[Predictions]:
             told.append(model(x, branches=True).logits.log_softmax(-1).cpu())
             labels.append(y.cpu())
     branches = [Predictions(table, torch.cat(labels), "test") for table in torch.cat(told, dim=1)]
-    for number, predictions in enumerate(branches):
-        run.save_predictions(f"test-branch{number}", predictions)
+    for stem, predictions, expected in zip(stems, branches, made, strict=True):
+        run.save_predictions(stem, predictions, expected)
     return branches
 
 

@@ -10,11 +10,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from balcal.arrays import read_arrays
+from balcal.arrays import Arrays, read_arrays
 from balcal.core import BalcalError, Predictions
+from balcal.devices import pick_device
+from balcal.evaluate import predictions_of
 from balcal.files import write_atomic
 from balcal.metrics.verdict import Comparison, Verdict, compare, verdict
 from balcal.posthoc import spec_of
+from balcal.runs import Run
 
 
 @dataclass(frozen=True)
@@ -46,18 +49,28 @@ class Calibrated:
         return "\n".join([*lines, "before", str(self.before), "after", str(self.after), str(self.difference)])
 
 
+def read_source(source: str, labels: str | None = None, kind: str | None = None) -> Arrays:
+    """Predictions of a finished run on its test split, or those in a file."""
+    if not Path(source).is_dir():
+        return read_arrays(source, labels, kind)
+    run = Run.at(Path(source))
+    with run.in_use():
+        _, test = predictions_of(run, run.recipe.method, pick_device())
+    return Arrays("log_probs", test.log_probs.numpy(), test.labels.numpy(), "test")
+
+
 def calibrate_arrays(
     source: str, method: str, apply: str | None, labels: str | None, kind: str | None, out: Path | None
 ) -> Calibrated:
     """Fit on the predictions in `source`; calibrate and judge those in `apply`; write them to `out`."""
-    held_out = read_arrays(source, labels, kind).predictions().for_fitting()
+    held_out = read_source(source, labels, kind).predictions().for_fitting()
     fitted = spec_of(method).fit(held_out.log_probs, held_out.labels)
     told = {"method": method, "fitted": str(fitted), "fit_nll": _nll(held_out, fitted)}
     if apply is None:
         if out is not None:
             raise BalcalError("--out needs --apply: say which predictions are to be calibrated")
         return Calibrated(**told)  # type: ignore[arg-type]
-    others = read_arrays(apply, kind=kind).predictions()
+    others = read_source(apply, kind=kind).predictions()
     if torch.equal(others.labels, held_out.labels) and torch.equal(others.log_probs, held_out.log_probs):
         raise BalcalError(f"{apply} holds the very predictions that were fitted on: judge on other samples")
     if others.log_probs.shape[1] != held_out.log_probs.shape[1]:

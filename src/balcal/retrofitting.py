@@ -209,8 +209,7 @@ def retrofit_run(
 ) -> dict[str, Any] | None:
     """Retrofit a finished run: a run of its own beside it, and what changed on held-out and on test images."""
     parent = Run.at(path)
-    if not parent.finished:
-        raise BalcalError(f"{path} is not finished: run `balcal train` to its end first")
+    parent.ending()
     recipe = recipe_on(parent, method, settings)
     root = path.resolve().parent.parent
     expected = root / recipe.parent.address() if recipe.parent else root
@@ -221,9 +220,10 @@ def retrofit_run(
         return None
     child, place = Run.at(Path(figures["run"])), pick_device(device)
     names = (parent.recipe.method.name, figures["method"])
-    before = predictions_of(parent, parent.recipe.method, place)
-    after = predictions_of(child, child.recipe.method, place)
-    _, judged, _ = calibrated_predictions(child, as_method(recipe.method), place)
+    with parent.in_use(), child.in_use():
+        before = predictions_of(parent, parent.recipe.method, place)
+        after = predictions_of(child, child.recipe.method, place)
+        _, judged, _ = calibrated_predictions(child, as_method(recipe.method), place)
     held_out = compare(before[0], after[0], names)
     return figures | {
         "against_parent": compare(before[1], judged, names).as_dict(),

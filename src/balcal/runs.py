@@ -1,40 +1,55 @@
 """The run folder. Its address is computed from the recipe, so the same question finds the same answer.
 
-recipe.json                        what was asked
-history.jsonl                      one line per epoch, the same bits however often the run was interrupted
+checkpoints/state-e0015-s000000.*  everything needed to go on from here: the truth while the run is trained
+checkpoints/finished.*.json        the truth once it is: history, seals of the weights, digests of the data
 checkpoints/weights-e0007.*.pt     the model after its best epoch
-checkpoints/state-e0015-s000000.*  everything needed to go on from here
-predictions/val.npz, test.npz      log_probs (N, K) and labels (N,), and their role
+predictions/val.npz, test.npz      log_probs (N, K) and labels (N,), their role, and what they were made from
 predictions/shift-*, outside-*     the same for corrupted test images and for images from elsewhere, and energies
 predictions/test-branch0.npz, ...  what each classifier says by itself, where there are two
-data.json                          size, digest and use of each role of the data, and what they have in common
+metrics.json                       functions of the predictions
 shift.json, ood.json, human.json   figures beyond the test split
-metrics.json                       functions of the predictions; a run that has it is finished
+recipe.json                        what was asked
+data.json                          size, digest and use of each role of the data, and what they have in common
+history.jsonl                      one line per epoch, the same bits however often the run was interrupted
 log.txt, environment.json          when, where, with which versions
 seconds.json                       spent in the loop, one number for each session that ended in good order
+
+Every file under checkpoints has its checksum in its name. What decides a result is read from there and nowhere else;
+predictions and figures are used only if they say that they come from this recipe, these weights and these images.
+recipe.json says which recipe a folder is of. The rest is for people, and is written anew from the truth.
 """
 
 from __future__ import annotations
 
-import io
 import json
 import platform
+import re
 import subprocess
 import time
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
-import numpy as np
 import torch
 
 from balcal import registry
-from balcal.core import BalcalError, Predictions
-from balcal.files import write_atomic
-from balcal.recipe import Plan, Recipe, describe
-from balcal.stores import Folder
+from balcal.core import BalcalError, Predictions, Record
+from balcal.files import read_sealed, save_sealed_json, seal_in_name, write_atomic
+from balcal.model import as_method
+from balcal.provenance import (
+    Finished,
+    MadeFrom,
+    is_manifest,
+    read_figures,
+    read_predictions,
+    write_figures,
+    write_predictions,
+)
+from balcal.recipe import Method, Plan, Recipe, describe, fingerprint
+from balcal.stores import Folder, Weights
+
+FINISHED = "finished"
 
 
 class Run(Folder):
@@ -50,38 +65,114 @@ class Run(Folder):
         """The run that lives in a folder."""
         try:
             asked = json.loads((path / "recipe.json").read_text())
-            names, fingerprint = asked["names"], asked["fingerprint"]
-        except (OSError, ValueError, KeyError):
+            names, written = asked["names"], asked["fingerprint"]
+            task, method, seed, overrides = (names[key] for key in ("task", "method", "seed", "overrides"))
+            if not isinstance(seed, int) or not all(isinstance(text, str) for text in (task, method, *overrides)):
+                raise ValueError("not names")
+        except (OSError, ValueError, KeyError, TypeError):
             raise BalcalError(f"{path} is not a run: it has no readable recipe.json") from None
-        recipe = registry.recipe(names["task"], names["method"], names["seed"], names["overrides"])
-        run = Run(path.parent.parent, recipe, say)
-        if run.fingerprint != fingerprint:
+        run = Run(path.parent.parent, registry.recipe(task, method, seed, overrides), say)
+        if run.fingerprint != written:
             raise BalcalError(
                 f"{path} was made with other settings than `{names['method']}` has in this version of balcal: "
-                "evaluate it with the version named in its environment.json"
+                "use the version named in its environment.json"
             )
         run.path, run.checkpoints = path, path / "checkpoints"
         return run
 
     @property
     def finished(self) -> bool:
-        return (self.path / "metrics.json").exists()
+        return self._ending() is not None
+
+    def ending(self) -> Finished:
+        """How training ended. Only a finished run may be judged."""
+        found = self._ending()
+        if found is None:
+            raise BalcalError(f"{self.path} is not finished: `balcal train` goes on with it")
+        return found
+
+    def _ending(self) -> Finished | None:
+        found = sorted(self.checkpoints.glob(f"{FINISHED}.*.json"))
+        for path in found:
+            try:
+                ended = Finished.of(json.loads(read_sealed(path)))
+            except (BalcalError, ValueError, KeyError, TypeError, AttributeError):
+                continue  # damaged: training has nothing left to do but to write it anew
+            if ended.fingerprint != self.fingerprint:
+                raise BalcalError(f"{path} belongs to another recipe: move it away, or choose another folder")
+            return ended
+        return None if found else self._ending_before_records()
+
+    def _ending_before_records(self) -> Finished | None:
+        """Of a run that an earlier version finished, which kept no record but has its last state."""
+        try:
+            state = self._newest_state(lambda path, error: None)
+        except BalcalError:
+            return None
+        if state is None or "weights" in state or state["epoch"] < self.recipe.task.plan.epochs:
+            return None
+        seals = {epoch: seal_in_name(path) for epoch, path in self.kept().items()}
+        data = _read_json(self.path / "data.json")
+        return Finished(self.fingerprint, state["history"], seals, data if is_manifest(data) else None)
+
+    def finish(self, history: list[Record], data: dict[str, Any]) -> None:
+        """Write down that training is over, and what it left. Nothing is changed if that is written already."""
+        ended = Finished(self.fingerprint, history, dict(self.seals or {}), data)
+        self.forget_states()
+        written = save_sealed_json(self.checkpoints, FINISHED, ended.as_dict())
+        for other in self.checkpoints.glob(f"{FINISHED}.*.json"):
+            if other != written:
+                other.unlink(missing_ok=True)
+
+    def write_for_people(self) -> None:
+        """What can be read without balcal, from the truth; a file that was lost or altered is written anew."""
+        ended = self.ending()
+        self.write_history(ended.history)
+        self._write_text("recipe.json", self._asked())
+        if ended.data is not None:
+            self._write_text("data.json", ended.data)
+
+    def history(self) -> list[Record]:
+        """One record per finished epoch, of which there must be at least one."""
+        ended = self._ending()
+        return ended.history if ended else super().history()
+
+    @property
+    def chosen(self) -> int:
+        """The epoch that became the model."""
+        return as_method(self.recipe.method).select(self.ending().history)
+
+    def load_weights(self, epoch: int) -> Weights:
+        if self.seals is None and (ended := self._ending()):
+            self.seals = ended.weights
+        return super().load_weights(epoch)
 
     def lacks(self, plan: Plan) -> bool:
         """Whether epochs are over whose weights this plan would have kept, and they were not."""
-        try:
-            done = len(self.history())
-        except BalcalError:
-            return False
+        ended = self._ending()
+        done = len(ended.history) if ended else self.epochs()
         return not plan.kept(done) <= set(self.kept())
 
     def start_over(self) -> None:
-        """Forget how far it got; the same recipe comes to the same bits again."""
-        for path in (self.path / "metrics.json", self.path / "history.jsonl", *self.checkpoints.glob("*.pt")):
-            path.unlink(missing_ok=True)
+        """Forget how far it got; the same recipe comes to the same bits again.
 
-    def begin(self, device: torch.device) -> None:
+        In this order, so that a process that dies half-way leaves either a run to start over or one to train.
+        """
+        for pattern in ("finished.*.json", "state-*.pt", "weights-*.pt"):
+            for path in self.checkpoints.glob(pattern):
+                path.unlink(missing_ok=True)
+        figures = [path for name in ("metrics", "shift", "ood", "human") for path in self.path.glob(f"{name}*.json")]
+        for path in (*self.path.glob("predictions/*.npz"), *figures, self.path / "history.jsonl"):
+            path.unlink(missing_ok=True)
+        self.seals = None
+
+    def begin(self, device: torch.device, data: dict[str, Any]) -> None:
         """Write down what is asked, and where it is being answered."""
+        self._write_text("recipe.json", self._asked())
+        self._write_text("data.json", data)
+        self.write_json("environment.json", environment(device))
+
+    def _asked(self) -> dict[str, Any]:
         recipe = self.recipe
         names = {
             "task": recipe.task.name,
@@ -92,50 +183,41 @@ class Run(Folder):
         asked = {"names": names, "fingerprint": self.fingerprint, "recipe": describe(recipe)}
         if recipe.parent:
             asked["parent"] = recipe.parent.address()
-        self.write_json("recipe.json", asked)
-        self.write_json("environment.json", environment(device))
+        return asked
 
     def data(self) -> dict[str, Any] | None:
         """The roles of the data that this run was trained with; None for runs that are older than their record."""
-        try:
-            found: dict[str, Any] = json.loads((self.path / "data.json").read_text())
-        except OSError:
-            return None
-        except ValueError:
-            raise BalcalError(f"{self.path / 'data.json'} is damaged: delete it to have it written anew") from None
-        return found
+        return self.ending().data
 
     def environment(self) -> dict[str, Any]:
         """Of the session that last began to train."""
-        try:
-            found: dict[str, Any] = json.loads((self.path / "environment.json").read_text())
-        except (OSError, ValueError):
-            return {}
+        found: dict[str, Any] = _read_json(self.path / "environment.json")
         return found
 
     def check_data(self, manifest: dict[str, Any]) -> None:
-        """The data must be what it was when the run began; the first time, write down what it is."""
+        """The data must be what it was when the run was trained."""
         written = self.data()
-        if written is None:
-            self.write_json("data.json", manifest)
-            return
-        for role, now in manifest["roles"].items():
-            if now["digest"] != written["roles"][role]["digest"]:
+        for role, now in manifest["roles"].items() if written else ():
+            then = self.ending().digest(role)
+            if now["digest"] != then:
                 raise BalcalError(
-                    f"the {role} data has changed since {self.path} was begun (digest {now['digest']}, then "
-                    f"{written['roles'][role]['digest']}): put the old data back, or train in another folder with --out"
+                    f"the {role} data has changed since {self.path} was trained (digest {now['digest']}, then "
+                    f"{then}): put the old data back, or train in another folder with --out"
                 )
 
     def seconds(self) -> list[float]:
         """Spent in the loop by each session; a killed one leaves none, and older runs have no record."""
-        try:
-            spent: list[float] = json.loads((self.path / "seconds.json").read_text())
-        except (OSError, ValueError):
-            return []
-        return spent
+        spent = _read_json(self.path / "seconds.json", list)
+        return [float(each) for each in spent if isinstance(each, int | float)]
 
     def write_json(self, name: str, value: Any) -> None:
         write_atomic(self.path / name, (json.dumps(value, indent=2) + "\n").encode())
+
+    def _write_text(self, name: str, value: Any) -> None:
+        """Only where it differs, so that looking at a run does not touch its files."""
+        path, content = self.path / name, (json.dumps(value, indent=2) + "\n").encode()
+        if not path.is_file() or path.read_bytes() != content:
+            write_atomic(path, content)
 
     def log(self, line: str) -> None:
         try:
@@ -144,28 +226,50 @@ class Run(Folder):
         except OSError:
             pass  # the log is a courtesy; checkpoints speak up when the disk is full
 
-    def save_predictions(self, split: str, predictions: Predictions) -> None:
-        buffer = io.BytesIO()
-        log_probs, labels = predictions.log_probs.cpu().numpy(), predictions.labels.cpu().numpy()
-        np.savez(buffer, log_probs=log_probs, labels=labels, role=np.array(predictions.role or split))
-        write_atomic(self._predictions(split), buffer.getvalue())
+    def made_from(self, name: str, epoch: int | None = None, **more: Any) -> MadeFrom:
+        """What a file of figures or predictions must come from: the chosen epoch and the test images, unless said."""
+        ended = self.ending()
+        epoch = self.chosen if epoch is None else epoch
+        if epoch not in ended.weights:
+            raise BalcalError(f"{self.path} did not keep the weights of epoch {epoch}: train it with --keep-epochs 1")
+        return MadeFrom(name, self.fingerprint, epoch, ended.weights[epoch], **{"data": ended.digest("test")} | more)
 
-    def _predictions(self, split: str) -> Path:
-        return self.path / "predictions" / f"{split}.npz"
+    def save_predictions(self, stem: str, predictions: Predictions, made: MadeFrom) -> None:
+        write_predictions(self._predictions(stem), predictions, made)
 
-    def has_predictions(self, split: str) -> bool:
-        return self._predictions(split).exists()
-
-    def load_predictions(self, split: str) -> Predictions | None:
-        path = self._predictions(split)
-        if not path.exists():
+    def load_predictions(self, stem: str, made: MadeFrom | None = None) -> Predictions | None:
+        """Stored predictions, if they come from this run's weights; those of another origin are an error."""
+        found = read_predictions(self._predictions(stem))
+        if found is None:
             return None
-        try:
-            with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as arrays:
-                log_probs, labels = (torch.from_numpy(arrays[name]) for name in ("log_probs", "labels"))
-                return Predictions(log_probs, labels, str(arrays["role"]) if "role" in arrays else None)
-        except (OSError, ValueError, KeyError, EOFError, BadZipFile):
-            raise BalcalError(f"{path} is damaged: delete it, and it will be computed again") from None
+        predictions, written = found
+        if made is None:
+            in_name = re.search(r"-e(\d{4})", stem)
+            made = self.made_from(stem, int(in_name[1]) if in_name else None, data="")
+        made.check(written, self._predictions(stem))
+        return predictions
+
+    def _predictions(self, stem: str) -> Path:
+        return self.path / "predictions" / f"{stem}.npz"
+
+    def write_figures(self, name: str, figures: dict[str, Any], method: Method, epoch: int) -> None:
+        """Figures of the test split, or of images made from it, after a method's post-hoc map."""
+        made = self.made_from(name, epoch, posthoc=fingerprint(method.posthoc))
+        write_figures(self.path / f"{name}.json", figures, made)
+
+    def read_figures(self, name: str, method: Method, epoch: int) -> dict[str, Any] | None:
+        return read_figures(
+            self.path / f"{name}.json", self.made_from(name, epoch, posthoc=fingerprint(method.posthoc))
+        )
+
+
+def _read_json(path: Path, kind: type = dict) -> Any:
+    """A file for people, if it is there and of this kind; else an empty one."""
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return kind()
+    return found if isinstance(found, kind) else kind()
 
 
 def environment(device: torch.device) -> dict[str, Any]:

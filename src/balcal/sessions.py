@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, cast
@@ -12,12 +13,15 @@ from typing import Any, cast
 import torch
 
 from balcal import registry
+from balcal.claims import Claimed
 from balcal.core import BalcalError, Record
 from balcal.data.batches import Batches, LoaderBatches, MemoryBatches, Pixels
 from balcal.data.holding import hold_out
+from balcal.data.loader_digest import loader_digest
 from balcal.data.roles import manifest, overlap_sentences
 from balcal.devices import World, current_world, joined_world, keep_freed_memory, pick_device
 from balcal.evaluate import evaluate, fit_posthoc, load_splits
+from balcal.files import seal
 from balcal.model import Model, build
 from balcal.naming import unknown
 from balcal.progress import Progress
@@ -74,13 +78,31 @@ def fit(
         trackers.start(told)
         history = fit_batches(model, train, val, plan, seed, progress, told=trackers.epoch)
     else:
-        shapes = {name: list(tensor.shape) for name, tensor in model.state_dict().items()}
-        folder = Folder(Path(out), fingerprint([plan, model.method, seed, str(shapes)]), progress.note)
+        folder = _folder_of(model, plan, seed, Path(out), progress)
+        folder.origin = {
+            "network": seal(_without_addresses(repr(model)).encode()),
+            "training data": loader_digest(train_loader),
+            "validation data": loader_digest(val_loader),
+        }
         with folder.claimed() if world.first else nullcontext():
             trackers.start(replace(told, name=folder.path.name, epochs=folder.epochs()))
             history = fit_batches(model, train, val, plan, seed, progress, folder, trackers.epoch)
     trackers.finish({})
     return history
+
+
+def _folder_of(model: Model, plan: Plan, seed: int, out: Path, progress: Progress) -> Folder:
+    shapes = {name: list(tensor.shape) for name, tensor in model.state_dict().items()}
+    return Folder(out, fingerprint([plan, model.method, seed, str(shapes)]), progress.note)
+
+
+def _without_addresses(text: str) -> str:
+    """What a module prints may name places in memory, which differ from process to process.
+
+    >>> _without_addresses("Act(<function relu at 0x7f00>)")
+    'Act(<function relu>)'
+    """
+    return re.sub(r" at 0x[0-9a-f]+", "", text)
 
 
 def fit_batches(
@@ -157,6 +179,8 @@ def train_here(recipe: Recipe, out: Path, machine: Machine) -> dict[str, Any] | 
             run.start_over()
         if world.told(run.finished):
             progress.note(f"{run.path} is finished already: nothing to train")
+            if world.first:
+                run.write_for_people()
             trackers.start(tracked)
             trackers.replay(run.history() if trackers.open else [])
         else:
@@ -179,6 +203,9 @@ def _trained_parent(run: Run, out: Path, machine: Machine) -> ParentRun:
     if not machine.world.told(parent.finished):
         run.say(f"{run.recipe.method} starts from the run of {asked.method}, which comes first")
         train_here(asked, out, replace(machine, keep_epochs=None))
+    elif machine.world.first:
+        with suppress(Claimed), parent.in_use():
+            pass  # whatever a killed process left there is gone now
     return ParentRun.of(parent, machine.world)
 
 
@@ -187,12 +214,6 @@ def _train_run(run: Run, machine: Machine, progress: Progress, parent: ParentRun
     _tune_machine(device)
     splits, plan = load_splits(recipe.task), machine.plan(recipe.task.plan)
     dataset = registry.dataset(recipe.task.dataset)
-    if world.first:
-        written = manifest(splits)
-        run.check_data(written)
-        run.begin(device)
-        for sentence in overlap_sentences(written):
-            progress.note(sentence)
     with own_randomness():
         seed_torch(recipe.seed, "weights")
         model = build(recipe).to(device)
@@ -201,13 +222,24 @@ def _train_run(run: Run, machine: Machine, progress: Progress, parent: ParentRun
     seen, plain = (Pixels.of(dataset, device, augment, recipe.task.side) for augment in (recipe.task.augment, "none"))
     train = MemoryBatches(splits.train.to(device), seen, plan.batch_size, recipe.seed, world.rank, world.size)
     val = MemoryBatches(splits.val.to(device), plain, 2 * plan.batch_size, None, world.rank, world.size)
+    data = manifest(splits) if world.first else {}
+    if world.first:  # only now, when all that can be wrong with the recipe would have shown
+        run.origin = {f"{role} data": each["digest"] for role, each in data["roles"].items()}
+        if parent:
+            run.origin["run that it starts from"] = parent.seal
+        run.begin(device, data)
+        for sentence in overlap_sentences(data):
+            progress.note(sentence)
     begun = time.monotonic()
     try:
         with without_detours(model, train, val) as (learn, check):
-            run_epochs(Session(model, learn, check, plan, recipe.seed, run, progress, world, trackers.epoch))
+            history = run_epochs(Session(model, learn, check, plan, recipe.seed, run, progress, world, trackers.epoch))
     finally:
         if world.first:
             run.write_json("seconds.json", [*run.seconds(), round(time.monotonic() - begun, 3)])
+    if world.first:
+        run.finish(history, data)
+        run.write_for_people()
 
 
 def _tune_machine(device: torch.device) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -11,7 +12,8 @@ from torch import Tensor, nn
 from balcal.data.batches import Batches, MemoryBatches
 from balcal.devices import World
 from balcal.features import FeatureBatches, fed_with_features, keep_features
-from balcal.model import Model, as_method
+from balcal.files import seal
+from balcal.model import Model
 from balcal.recipe import Recipe
 from balcal.runs import Run
 
@@ -24,12 +26,19 @@ class ParentRun:
     world: World
     epochs: tuple[int, ...]
     chosen: int
+    seal: str
+    """changes when the run has other weights"""
 
     @staticmethod
     def of(run: Run, world: World) -> ParentRun:
         facts = None
         if world.first:
-            facts = tuple(run.kept()), as_method(run.recipe.method).select(run.history())
+            ended = run.ending()
+            facts = (
+                tuple(sorted(ended.weights)),
+                run.chosen,
+                seal(json.dumps([ended.history, ended.weights[run.chosen]]).encode()),
+            )
         return ParentRun(run, world, *world.told(facts))
 
     def weights(self, epoch: int) -> Mapping[str, Tensor]:

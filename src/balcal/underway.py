@@ -111,4 +111,6 @@ def resume(session: Session) -> None:
     if state["sums"] is not None:
         mine = 1 if session.world.first else 0
         session.sums = {name: mine * tensor.to(session.device) for name, tensor in state["sums"].items()}
+    if session.world.first and session.history:
+        session.told(session.history[-1])  # a process that died may have saved it and told nobody
     session.progress.note(f"resuming at epoch {session.epoch + 1}, batch {session.step + 1}")

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from threadpoolctl import threadpool_limits
 
+from balcal.claims import Claimed
 from balcal.core import BalcalError
 from balcal.devices import pick_device
 from balcal.evaluate import calibrated_predictions, evaluate
@@ -25,12 +26,10 @@ from balcal.metrics.across import floor_by_mass
 from balcal.metrics.inputs import TopLabels, read
 from balcal.metrics.resample import Floats
 from balcal.metrics.scoring import losses, squares
-from balcal.model import as_method
 from balcal.recipe import Recipe
 from balcal.runs import Run
 from balcal.sessions import train_recipe
 from balcal.stopping import Stopped
-from balcal.stores import Claimed
 
 _ALONE = threading.Lock()
 """torch has one stream of random numbers per process: two trainings in one would disturb each other"""
@@ -79,8 +78,7 @@ def trained(recipe: Recipe, bench: Bench, keep_epochs: int | None = None) -> Out
                 break
             except Claimed:  # somebody else is at it: then it will be found
                 time.sleep(0.5)
-        history = run.history()
-        epoch = as_method(run.recipe.method).select(history)
+        history, epoch = run.ending().history, run.chosen
         return {
             "found": found,
             "epoch": epoch,

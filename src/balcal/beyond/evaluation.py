@@ -38,7 +38,12 @@ def evaluate_beyond(
     run: Run, method: Method, device: torch.device, asked: Asked, quiet: bool = False
 ) -> dict[str, dict[str, Any]]:
     """What was asked, by name: `shift`, `ood`, `human`. Each is written to the run as soon as it is there."""
-    sitting = Sitting(run, method, device)
+    with run.in_use():
+        return _evaluate(Sitting(run, method, device), asked, quiet)
+
+
+def _evaluate(sitting: Sitting, asked: Asked, quiet: bool) -> dict[str, dict[str, Any]]:
+    run, method = sitting.run, sitting.method
     work: dict[str, Callable[[], dict[str, Any]]] = {}
     if asked.shift:
         tick = _ticking("shift", quiet)
@@ -50,7 +55,7 @@ def evaluate_beyond(
     told = {}
     for name, evaluate in work.items():
         told[name] = evaluate()
-        run.write_json(f"{name}{added_by(run, method)}.json", told[name])
+        run.write_figures(f"{name}{added_by(run, method)}", told[name], method, sitting.epoch)
     return told
 
 

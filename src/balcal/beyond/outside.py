@@ -50,6 +50,7 @@ def evaluate_outside(
         images = partial(_outside, name, sitting)
         stem = f"outside-{digest(images()) if is_foreign(name) else name}"
         sets[name] = _told(inside, _scored(sitting, stem, images, sitting.predictions(stem, images)))
+        sets[name]["predictions"] = stem
         tick(name, len(names))
     mean = {
         score: {figure: float(np.mean([told["scores"][score][figure] for told in sets.values()])) for figure in FIGURES}

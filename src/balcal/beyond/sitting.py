@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from balcal.core import BalcalError, Outputs, OutputsMap, Predictions, ReadsOutputs
 from balcal.data.images import ImageSet, Splits
-from balcal.data.roles import manifest
+from balcal.data.roles import digest, manifest
 from balcal.evaluate import (
     batches_of,
     calibrated_model,
@@ -24,8 +24,9 @@ from balcal.evaluate import (
     load_splits,
 )
 from balcal.model import Model, as_method
+from balcal.provenance import MadeFrom
 from balcal.randomness import own_randomness
-from balcal.recipe import Method
+from balcal.recipe import Method, fingerprint
 from balcal.runs import Run
 
 
@@ -34,11 +35,12 @@ class Sitting:
 
     def __init__(self, run: Run, method: Method, device: torch.device) -> None:
         self.run, self.method, self.device = run, as_method(method), device
-        history = run.history()
-        epoch, usual = (as_method(m).select(history) for m in (method, run.recipe.method))
-        self.suffix = "" if epoch == usual else f"-e{epoch:04d}"
+        self.epoch = self.method.select(run.ending().history)
+        self.suffix = "" if self.epoch == run.chosen else f"-e{self.epoch:04d}"
+        self.posthoc = ""
         if isinstance(self.method.posthoc, ReadsOutputs):
             self.suffix += f"+{self.method.changes['posthoc']}"
+            self.posthoc = fingerprint(self.method.posthoc)
 
     @cached_property
     def splits(self) -> Splits:
@@ -61,9 +63,15 @@ class Sitting:
         """What the run says of its test split, after its post-hoc map."""
         return self._calibrated[1]
 
+    def _stored(self, stem: str) -> Predictions | None:
+        return self.run.load_predictions(stem, self._made(stem, ""))
+
+    def _made(self, stem: str, data: str) -> MadeFrom:
+        return self.run.made_from(stem, self.epoch, data=data, posthoc=self.posthoc)
+
     def predictions(self, name: str, images: Callable[[], ImageSet]) -> Predictions:
         """What the run says of these images, after its post-hoc map."""
-        told = self.run.load_predictions(f"{name}{self.suffix}")
+        told = self._stored(f"{name}{self.suffix}")
         if told is None:
             told, _ = self._ask(name, images())
         with torch.no_grad():
@@ -71,7 +79,7 @@ class Sitting:
 
     def energies(self, name: str, images: Callable[[], ImageSet]) -> Tensor | None:
         """(N,) log of the sum of the exponential logits, before any post-hoc map; none if there are no logits."""
-        kept = self.run.load_predictions(f"{name}-energy{self.suffix}")
+        kept = self._stored(f"{name}-energy{self.suffix}")
         energies = self._ask(name, images())[1] if kept is None else kept.log_probs
         return energies[:, 0].double() if energies.numel() else None
 
@@ -92,8 +100,8 @@ class Sitting:
         predictions = Predictions(torch.cat(told), part.labels.cpu(), "test")
         energy = Predictions(torch.cat(energies), part.labels.cpu(), "test")
         for stem, asked in ((f"{name}-energy{self.suffix}", energy), (f"{name}{self.suffix}", predictions)):
-            if not self.run.has_predictions(stem):
-                self.run.save_predictions(stem, asked)
+            if self._stored(stem) is None:
+                self.run.save_predictions(stem, asked, self._made(stem, digest(part)))
         return predictions, energy.log_probs
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,9 +15,10 @@ from balcal.beyond.outside import evaluate_outside
 from balcal.beyond.shift import evaluate_shift
 from balcal.beyond.sitting import Sitting
 from balcal.devices import pick_device
-from balcal.evaluate import calibrated_predictions, evaluate
+from balcal.evaluate import added_by, calibrated_predictions, evaluate
 from balcal.metrics.bins import bin_table
 from balcal.metrics.inputs import read
+from balcal.model import as_method
 from balcal.paper.items import MEASURES, Ask, Cell
 from balcal.paper.running import Training
 from balcal.paper.tiers import Tier
@@ -76,13 +76,11 @@ class Answers:
 
     def figures(self, recipe: Recipe) -> dict[str, float]:
         """Every metric of the test split."""
-        run = Run(self.out, recipe)
-        later = [name for role, name in recipe.method.changes.items() if role not in run.recipe.method.changes]
-        path = run.path / f"metrics{''.join(f'+{name}' for name in later)}.json"
-        if not path.exists():
-            evaluate(run, recipe.method, self.device)
-        found: dict[str, float] = json.loads(path.read_text())["metrics"]
-        return found
+        run, method = Run(self.out, recipe), as_method(recipe.method)
+        name, epoch = f"metrics{added_by(run, method)}", method.select(run.ending().history)
+        found = run.read_figures(name, method, epoch) or evaluate(run, method, self.device)
+        metrics: dict[str, float] = found["metrics"]
+        return metrics
 
     def mean(self, ask: Ask, figure: str) -> float | None:
         """A metric of the test split, averaged over seeds."""

@@ -76,6 +76,9 @@ def outside_histogram(told: Run | str | Path | Mapping[str, Predictions], bins: 
 
 def outside_sets(run: Run) -> dict[str, Predictions]:
     """Stored predictions of the run's own test images and of each outside set, before any post-hoc map."""
-    names = {"inside": "inside"} | {f"outside-{name}": name for name in (stored(run, "ood") or {"sets": ()})["sets"]}
-    found = {shown: run.load_predictions(stem) for stem, shown in names.items()}
+    told = stored(run, "ood")
+    if told is None:
+        return {}
+    stems = {told["inside"]: "test"} | {name: each["predictions"] for name, each in told["sets"].items()}
+    found = {name: run.load_predictions(stem) for name, stem in stems.items()}
     return {name: told for name, told in found.items() if told is not None}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from balcal import registry
 from balcal.core import BalcalError, Predictions, Record
 from balcal.metrics.inputs import read
+from balcal.model import as_method
 from balcal.runs import Run
 
 Source = Predictions | Run | str | Path
@@ -61,13 +62,8 @@ def history_of(told: Run | str | Path | Sequence[Record]) -> list[Record]:
     return history
 
 
-def stored(run: Run, name: str) -> dict[str, Any] | None:
-    """What an evaluation wrote into the run's folder, if it was made."""
-    path = run.path / f"{name}.json"
-    try:
-        found: dict[str, Any] = json.loads(path.read_text())
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError):
-        raise BalcalError(f"{path} is damaged: delete it, and evaluate the run again") from None
-    return found
+def stored(run: Run, name: str, posthoc: str | None = None) -> dict[str, Any] | None:
+    """What an evaluation of the run, after a post-hoc method if one is named, wrote into its folder, if it was made."""
+    method = as_method(run.recipe.method + registry.method(posthoc) if posthoc else run.recipe.method)
+    epoch = method.select(run.ending().history)
+    return run.read_figures(f"{name}+{posthoc}" if posthoc else name, method, epoch)

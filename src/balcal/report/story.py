@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -24,7 +23,7 @@ from balcal.model import as_method
 from balcal.plots.beyond import outside_sets
 from balcal.plots.sources import stored
 from balcal.plots.tables import confident_mistakes
-from balcal.recipe import flattened
+from balcal.recipe import describe, flattened
 from balcal.runs import Run
 
 MISTAKES = 18
@@ -83,16 +82,19 @@ def story_of_predictions(predictions: Predictions, name: str, classes: Sequence[
 
 def story_of_run(run: Run, posthoc: str = "ts", device: str | None = None) -> Story:
     """Of a finished run, as trained and after a post-hoc method."""
-    if not run.finished:
-        raise BalcalError(f"{run.path} is not finished: `balcal train` goes on with it")
-    recipe, place = run.recipe, pick_device(device)
-    dataset, history, notes = registry.dataset(recipe.task.dataset), run.history(), list[str]()
+    with run.in_use():
+        return _story_of_run(run, posthoc, pick_device(device))
+
+
+def _story_of_run(run: Run, posthoc: str, place: torch.device) -> Story:
+    recipe, history, notes = run.recipe, run.ending().history, list[str]()
+    dataset = registry.dataset(recipe.task.dataset)
     _, test, _ = calibrated_predictions(run, as_method(recipe.method), place)
-    views = [_view(run, "trained", "as trained", test, nn.Identity(), "")]
+    views = [_view(run, "trained", "as trained", test, nn.Identity(), None)]
     try:
         fitted, after, _ = calibrated_predictions(run, as_method(recipe.method + registry.method(posthoc)), place)
         title = "after temperature scaling" if posthoc == "ts" else f"after {posthoc}"
-        views.append(_view(run, "after", title, after, fitted, f"+{posthoc}"))
+        views.append(_view(run, "after", title, after, fitted, posthoc))
     except BalcalError as error:
         notes.append(f"There is no view after {posthoc}: {error}.")
     branches: dict[str, Predictions] = {}
@@ -124,7 +126,7 @@ def story_of_run(run: Run, posthoc: str = "ts", device: str | None = None) -> St
     )
 
 
-def _view(run: Run, key: str, title: str, told: Predictions, fitted: nn.Module, after: str) -> View:
+def _view(run: Run, key: str, title: str, told: Predictions, fitted: nn.Module, posthoc: str | None) -> View:
     sets: dict[str, Predictions] = {}
     if not isinstance(fitted, OutputsMap):
         with torch.no_grad():
@@ -137,8 +139,8 @@ def _view(run: Run, key: str, title: str, told: Predictions, fitted: nn.Module, 
         told,
         verdict(told),
         note,
-        shift=stored(run, f"shift{after}"),
-        ood=stored(run, f"ood{after}"),
+        shift=stored(run, "shift", posthoc),
+        ood=stored(run, "ood", posthoc),
         outside=sets,
     )
 
@@ -165,14 +167,8 @@ def _address(pixels: np.ndarray[Any, np.dtype[np.uint8]]) -> str:
 
 
 def _facts(run: Run) -> dict[str, dict[str, str]]:
-    """Recipe and environment as the run's files have them, in pairs."""
-    told: dict[str, dict[str, str]] = {}
-    for title, file in (("Recipe", "recipe.json"), ("Environment", "environment.json")):
-        try:
-            found = json.loads((run.path / file).read_text())
-        except (OSError, ValueError):
-            continue
-        told[title] = flattened(found.get("recipe", found))
-    told.get("Recipe", {})["fingerprint"] = run.fingerprint
-    told.setdefault("Environment", {})["run"] = str(run.path)
-    return told
+    """Recipe and environment, in pairs."""
+    return {
+        "Recipe": flattened(describe(run.recipe)) | {"fingerprint": run.fingerprint},
+        "Environment": flattened(run.environment()) | {"run": str(run.path)},
+    }

@@ -46,7 +46,13 @@ def export_run(
     """
     if to not in KINDS:
         raise BalcalError(unknown("kind of export", to, KINDS))
-    kind, run, cpu = KINDS[to], Run.at(Path(path)), torch.device("cpu")
+    run = Run.at(Path(path))
+    with run.in_use():
+        return _export(run, KINDS[to], out, posthoc, most)
+
+
+def _export(run: Run, kind: Kind, out: str | Path | None, posthoc: str | None, most: int | None) -> dict[str, Any]:
+    cpu = torch.device("cpu")
     method = as_method(run.recipe.method + registry.method(posthoc) if posthoc else run.recipe.method)
     figures = evaluate(run, method, cpu)
     model, splits = calibrated_model(run, method, cpu)
