@@ -276,11 +276,11 @@ def audit(
     json: Json = False,
 ) -> None:
     """ECE as Guo et al., torchmetrics, netcal and the paper's code compute it, and why they differ."""
-    from balcal.arrays import read_arrays
     from balcal.metrics.audit import SAME
     from balcal.metrics.audit import audit as audit_arrays
+    from balcal.offline import read_source
 
-    told = audit_arrays(**read_arrays(predictions, labels, kind).named())
+    told = audit_arrays(**read_source(predictions, labels, kind).named())
     if json:
         print(_json.dumps(told.as_dict(), indent=2))
         return
@@ -295,6 +295,17 @@ def audit(
     print(
         f"A perfect model with these confidences scores {told.floor_mean:.2%} on average, up to {told.floor_high:.2%}."
     )
+
+
+@app.command()
+def check(run: Annotated[Path, typer.Argument(help="A run folder.")], json: Json = False) -> None:
+    """Hold recipe, data, checkpoints, predictions and figures of a run against each other, by their digests."""
+    from balcal.checking import check_run
+
+    told = check_run(run)
+    print(_json.dumps(told.as_dict(), indent=2) if json else told)
+    if told.findings:
+        raise typer.Exit(1)
 
 
 @app.command(name="list")
