@@ -138,6 +138,25 @@ def test_a_sweeper_that_comes_before_the_lock_does_no_harm(tmp_path, monkeypatch
     assert debris(tmp_path) == ["x", "y"]
 
 
+def test_a_folder_that_was_just_made_or_almost_removed_is_swept_and_made_again(tmp_path, monkeypatch):
+    """Whoever dies between making a folder and locking it leaves an empty one."""
+    make, made = Path.mkdir, []
+
+    def swept_at_once(self, *how, **more):
+        make(self, *how, **more)
+        if self.name.startswith(".unfinished-") and not made:
+            made.append(self)
+            with unfinished(tmp_path / "other"):
+                assert not self.exists()
+
+    monkeypatch.setattr(Path, "mkdir", swept_at_once)
+    with unfinished(tmp_path / "x") as beside:
+        beside.write_bytes(b"whole")
+        beside.rename(tmp_path / "x")
+    assert made
+    assert debris(tmp_path) == ["x"]
+
+
 def test_a_full_disk_leaves_no_debris(tmp_path):
     def parts():
         yield b"some"

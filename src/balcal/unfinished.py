@@ -54,12 +54,18 @@ def new_folder(target: Path) -> Iterator[Path]:
         beside = _name(target)
         beside.mkdir()
         try:
-            with open(beside / LOCK, "xb") as file:
+            try:
+                file = open(beside / LOCK, "xb")  # noqa: SIM115
+            except FileNotFoundError:
+                if beside.exists():
+                    raise
+                continue  # a sweeper was quicker
+            with file:
                 if _lock(file, beside / LOCK):
                     yield beside
                     return
         finally:
-            shutil.rmtree(beside, ignore_errors=True)
+            remove(beside)
 
 
 def sweep_abandoned(folder: Path, name: str = "") -> None:
@@ -71,11 +77,15 @@ def sweep_abandoned(folder: Path, name: str = "") -> None:
 
 
 def remove(path: Path) -> None:
-    """A file, or a folder with all that is in it; gone already is as well."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
+    """A file, or a folder with all that is in it; its lock last, so that who dies meanwhile leaves what can be judged."""
+    if path.is_symlink() or not path.is_dir():
         path.unlink(missing_ok=True)
+        return
+    with suppress(OSError):
+        for inside in path.iterdir():
+            if inside.name != LOCK:
+                remove(inside)
+    shutil.rmtree(path, ignore_errors=True)
 
 
 def _name(target: Path) -> Path:
@@ -110,19 +120,23 @@ def _lock(file: IO[bytes], path: Path) -> bool:
 def _remove_abandoned(path: Path) -> None:
     """The lock is kept while the file is removed, so that nobody can begin to write it in between."""
     marked = path / LOCK if path.is_dir() else path
-    held = -1
+    ours = path.name.startswith(f"{PREFIX}{_kernel()}-")
+    known, held = False, -1
     try:
-        ours = False
+        if ours:
+            with suppress(OSError):
+                path.rmdir()  # an empty folder, just made or almost removed
+                return
         if fcntl and marked.is_file():
             held = os.open(marked, os.O_RDONLY)
             try:
                 fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                ours = path.name.startswith(f"{PREFIX}{_kernel()}-")
+                known = ours
             except BlockingIOError:
                 return
             except OSError:
                 pass  # a file system without locks
-        if ours or time.time() - path.stat().st_mtime > STALE:
+        if known or time.time() - path.stat().st_mtime > STALE:
             remove(path)
     except OSError:
         pass  # finished or removed meanwhile, or somebody else's
