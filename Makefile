@@ -25,10 +25,12 @@ format: $(READY)
 bench: $(READY)
 	for b in bench/*.py; do $(BIN)/python $$b || exit 1; done
 
-$(READY): pyproject.toml constraints.txt
+# First all that can be had with its hash; then torch, whose builds differ from machine to machine, and balcal itself.
+$(READY): pyproject.toml constraints.txt hashes.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "balcal needs Python 3.11 or newer: make PYTHON=python3.11")'
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r hashes.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-build-isolation -c constraints.txt -e ".[dev]"
 	touch $@
 
 clean:

@@ -5,8 +5,10 @@ import stat
 import tarfile
 import time
 import zipfile
+from pathlib import Path
 
 import pytest
+import torch
 from data_files import cifar10_members, debris, like, place, tarred, tiny_members_of, zipped
 
 from balcal.core import BalcalError
@@ -114,6 +116,17 @@ def test_a_zip_is_unpacked_once(place, tmp_path):
     archive.unlink()
     assert len(stored()[0]) == 2
     assert debris(tmp_path / "cache")[0] == "tiny-imagenet-200"
+
+
+def test_a_folder_in_the_cache_that_lost_a_file_is_unpacked_anew(place, tmp_path):
+    archive = tarred(place / "small.tar.gz", cifar10_members("cifar-10-batches-py", "py")[0])
+    stored = like(sources.CIFAR10, "cifar-10-batches-py", archive)
+    train = stored()[0]
+    for spoil in (Path.unlink, lambda path: (path.unlink(), os.mkfifo(path))):
+        spoil(tmp_path / "cache" / "cifar-10-batches-py" / "data_batch_2")
+        again = stored()[0]
+        assert torch.equal(again.images, train.images)
+        assert [name for name in debris(tmp_path / "cache") if "unfinished" in name] == []
 
 
 def test_what_a_killed_process_left_is_swept_up(tmp_path):

@@ -30,6 +30,7 @@ from balcal.data.corruptions.frosted import TINTS, plates
 from balcal.data.corruptions.kept import corrupted
 from balcal.data.corruptions.spattered import edges
 from balcal.data.corruptions.weather import plasma
+from balcal.unfinished import STALE
 
 ALL = (*CORRUPTIONS, *EXTRA, ROTATION)
 CIFAR = SHARED / "data" / "cifar10" / "test.webp"
@@ -494,8 +495,8 @@ def test_killed_half_way_it_leaves_nothing_that_looks_whole(tmp_path):
     assert np.array_equal(corrupted(grey(12), "fog", 1, 0, tmp_path), corrupt(grey(12), "fog", 1, 0))
     (file,) = tmp_path.glob("fog*")
     file.unlink()
-    for left in tmp_path.iterdir():  # swept once nobody can be at work on it any more
-        os.utime(left, (time.time() - 2 * kept.STALE,) * 2)
+    for left in tmp_path.iterdir():  # swept once nobody can be at work on it any more, at the latest after a day
+        os.utime(left, (time.time() - 2 * STALE,) * 2)
     corrupted(grey(12), "fog", 1, 0, tmp_path)
     assert [path.name[:3] for path in tmp_path.iterdir()] == ["fog"]
 

@@ -1,9 +1,11 @@
 """One file from raw pixels to calibrated probabilities: equal to the live model, without us, and with its card."""
 
+import io
 import json
 import os
 import subprocess
 import sys
+import zipfile
 
 import numpy as np
 import pytest
@@ -109,6 +111,65 @@ def test_torch_export(run, test_split, tmp_path):
     )
     assert np.abs(np.load(tmp_path / "told.npy") - expected).max() <= 1e-5
     assert card["posthoc"]["name"] is None
+    predictor = balcal.load(tmp_path / "digits.pt2", trusted=True)
+    assert np.abs(predictor(images) - expected).max() <= 1e-5
+    with pytest.raises(BalcalError, match=r"digits.pt2 is not opened, .*pass trusted=True if you trust its author"):
+        balcal.load(tmp_path / "digits.pt2")
+
+
+class Malicious:
+    """Unpickled, it makes a folder."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.folder),)
+
+
+class Twice(torch.nn.Module):
+    def forward(self, images):
+        return images * 2, images
+
+
+def test_no_code_runs_from_a_file(tmp_path):
+    """A program with a pickle among its sample inputs; the same pickle as a state."""
+    program = io.BytesIO()
+    torch.export.save(torch.export.export(Twice(), (torch.zeros(2, 2),)), program, extra_files={"balcal.card": "{}"})
+    state = io.BytesIO()
+    torch.save(Malicious(tmp_path / "ran"), state)
+    with zipfile.ZipFile(program) as whole, zipfile.ZipFile(tmp_path / "x.pt2", "w") as spoilt:
+        samples = [name for name in whole.namelist() if "sample_inputs" in name]
+        assert samples
+        for name in whole.namelist():
+            spoilt.writestr(name, state.getvalue() if name in samples else whole.read(name))
+    with pytest.raises(BalcalError, match="trusted=True"):
+        balcal.load(tmp_path / "x.pt2")
+    (tmp_path / "x.pt").write_bytes(state.getvalue())
+    with pytest.raises(BalcalError, match="cannot be opened"):
+        balcal.load(tmp_path / "x.pt")
+    assert not (tmp_path / "ran").exists()
+    torch.load(io.BytesIO(state.getvalue()), weights_only=False)
+    assert (tmp_path / "ran").exists(), "it is malicious"
+
+
+@pytest.mark.timeout(60)
+def test_files_that_are_none_of_ours(tmp_path):
+    for card in ("null", "[]", "3", "{}", '{"classes": 3, "input": {"shape": [0, 8, 8, 1]}}', "{"):
+        torch.save({"balcal.card": card, "state": {}}, tmp_path / "x.pt")
+        with pytest.raises(BalcalError, match=r"it is damaged|is not one of `balcal export`"):
+            balcal.load(tmp_path / "x.pt")
+    (tmp_path / "x.onnx").write_bytes(b"nothing")
+    with pytest.raises(BalcalError, match=r"x.onnx cannot be opened|pip install onnxruntime"):
+        balcal.load(tmp_path / "x.onnx")
+    (tmp_path / "x.pt2").write_bytes(b"nothing")
+    with pytest.raises(BalcalError, match=r"x.pt2 cannot be opened"):
+        balcal.load(tmp_path / "x.pt2", trusted=True)
+    with pytest.raises(BalcalError, match=r"cannot read .*none.pt \(No such file"):
+        balcal.load(tmp_path / "none.pt")
+    os.mkfifo(tmp_path / "pipe.pt")
+    with pytest.raises(BalcalError, match=r"pipe.pt is no regular file"):
+        balcal.load(tmp_path / "pipe.pt")
 
 
 def test_state_and_what_a_predictor_takes(run, test_split, tmp_path):

@@ -1,6 +1,10 @@
 """Downloads, from a server of the test's own: right, wrong, broken off, absent, forbidden."""
 
+import os
+import subprocess
+import sys
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -18,6 +22,8 @@ class Shop(BaseHTTPRequestHandler):
     """Hands out `content`; as often as `interruptions` says it hangs up half-way."""
 
     content, interruptions, asked = b"", 0, 0
+    stalled = None
+    """an event that is set once half of a file has been sent; then nothing more comes"""
 
     def do_GET(self):
         Shop.asked += 1
@@ -27,6 +33,12 @@ class Shop(BaseHTTPRequestHandler):
         self.send_response(200)
         self.send_header("Content-Length", str(len(self.content)))
         self.end_headers()
+        if Shop.stalled:
+            self.wfile.write(self.content[: len(self.content) // 2])
+            self.wfile.flush()
+            Shop.stalled.set()
+            self.rfile.read(1)  # ends when the other side does
+            return
         broken = Shop.asked <= Shop.interruptions
         self.wfile.write(self.content[: len(self.content) // 2] if broken else self.content)
 
@@ -39,7 +51,7 @@ def shop(monkeypatch):
     server = ThreadingHTTPServer(("127.0.0.1", 0), Shop)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
-    Shop.content, Shop.interruptions, Shop.asked = b"", 0, 0
+    Shop.content, Shop.interruptions, Shop.asked, Shop.stalled = b"", 0, 0, None
     monkeypatch.delenv(OFFLINE, raising=False)
     monkeypatch.setattr(places.time, "sleep", lambda seconds: None)
     for variable in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
@@ -109,3 +121,29 @@ def test_offline_means_offline(place, shop, archive, monkeypatch):
     with pytest.raises(BalcalError, match="may not be fetched"):
         fetch(stored.forms[0].downloads[0], place)
     assert Shop.asked == 0
+
+
+FETCH = """
+import sys
+from pathlib import Path
+from balcal.data.places import Download, fetch
+fetch(Download("small.tar.gz", (sys.argv[1],), sys.argv[2]), Path(sys.argv[3]))
+"""
+
+
+def test_killed_in_a_transfer_it_leaves_nothing_that_stays(shop, archive, tmp_path):
+    Shop.content, Shop.stalled = archive.read_bytes(), threading.Event()
+    download = Download("small.tar.gz", (f"{shop}/small.tar.gz",), sha256(archive))
+    command = [sys.executable, "-c", FETCH, *download.urls, download.checksum, str(tmp_path / "cache")]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL) as child:
+        assert Shop.stalled.wait(100)
+        child.kill()
+    Shop.stalled = None
+    for left in (tmp_path / "cache").iterdir():  # where locks cannot tell, age does
+        os.utime(left, (time.time() - 1e6,) * 2)
+    assert fetch(download, tmp_path / "cache").read_bytes() == Shop.content
+    assert debris(tmp_path / "cache") == ["small.tar.gz"]
+    asked = Shop.asked
+    assert fetch(download, tmp_path / "cache").read_bytes() == Shop.content
+    assert Shop.asked == asked, "what is here is not fetched again"

@@ -1,6 +1,8 @@
 """Anybody's own images: folders and arrays, as data sets and as tasks."""
 
+import io
 import json
+import zipfile
 
 import numpy as np
 import pytest
@@ -82,6 +84,72 @@ def test_arrays_that_are_no_images(arrays, complaint, place):
     np.savez(place / "bad.npz", **arrays)
     with pytest.raises(BalcalError, match=complaint):
         dataset(f"npz:{place / 'bad.npz'}")
+
+
+def header(shape):
+    """Of an .npy file that announces so many bytes, and has four."""
+    buffer = io.BytesIO()
+    np.lib.format.write_array_header_1_0(buffer, {"descr": "|u1", "fortran_order": False, "shape": shape})
+    return buffer.getvalue() + b"four"
+
+
+@pytest.mark.parametrize(
+    "damage", ["huge", "too many", "negative", "password", "method", "flip", "cut", "no header", "deflated"]
+)
+def test_arrays_in_damaged_files_are_a_sentence(damage, place):
+    path = place / "bad.npz"
+    x = images(4, 8)
+    np.savez_compressed(path, images=x, labels=np.arange(4)) if damage == "deflated" else np.savez(
+        path, images=x, labels=np.arange(4)
+    )
+    raw = bytearray(path.read_bytes())
+    shapes = {"huge": (10**15, 8, 8, 3), "too many": (10**12,) * 4, "negative": (-4, 8, 8, 3)}
+    if damage in shapes or damage == "no header":
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr(
+                "images.npy", header(shapes[damage]) if damage in shapes else b"\x93NUMPY\1\0\x08\0{'a':1}"
+            )
+            archive.writestr("labels.npy", header((4,)))
+    else:
+        if damage in ("password", "method"):
+            central = raw.index(b"PK\1\2")
+            for at in (6, central + 8) if damage == "password" else (8, central + 10):
+                raw[at] = 1 if damage == "password" else 97
+        else:
+            raw[300] ^= 255
+        path.write_bytes(bytes(raw[: len(raw) // 2]) if damage == "cut" else bytes(raw))
+    with pytest.raises(BalcalError, match=r"`npz:.*bad.npz` cannot be read: .") as told:
+        dataset(f"npz:{path}")
+    assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("labels", "complaint"),
+    [
+        (np.array([0, 1, 2, 2**63], np.uint64), "label 9223372036854775808 of `images` is no class index"),
+        (np.array([0, 1, -1, 1]), "label -1 in `images` is out of range"),
+        (np.array([0, 1, 2, 10**12]), "would mean 1,000,000,000,001 classes"),
+        (np.array(3), "should be class indices"),
+        (np.empty(0, int), "4 images but 0 labels"),
+    ],
+)
+def test_labels_that_are_no_class_indices(labels, complaint, place):
+    np.savez(place / "bad.npz", images=images(4, 8), labels=labels)
+    with pytest.raises(BalcalError, match=complaint):
+        dataset(f"npz:{place / 'bad.npz'}")
+
+
+def test_arrays_of_nothing_and_more_labels_than_classes(place):
+    for name, arrays, complaint in (
+        ("none", {"images": images(0, 8), "labels": np.empty(0, int)}, "`images` is empty"),
+        ("flat", {"images": np.empty((4, 0, 0, 3), np.uint8), "labels": np.arange(4)}, "should be bytes"),
+        ("more", {"images": images(4, 8), "labels": np.arange(4), "classes": ["a", "b"]}, "label 2 in `images` is out"),
+    ):
+        np.savez(place / f"{name}.npz", **arrays)
+        with pytest.raises(BalcalError, match=complaint):
+            dataset(f"npz:{place / f'{name}.npz'}")
+    np.savez(place / "besides.npz", images=images(10, 8), labels=np.arange(10) % 2, notes=np.array([{}]))
+    assert dataset(f"npz:{place / 'besides.npz'}").sizes == (8, 2), "what is not asked for is not read"
 
 
 def test_folders_that_are_none(place):

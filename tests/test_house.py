@@ -9,7 +9,7 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "balcal"
 FLOORS = [
-    ["core"],
+    ["core", "unfinished"],
     ["randomness", "files", "naming", "etf", "balance", "averaging", "fitting", "stopping", "arrays", "monitoring"],
     ["claims", "provenance"],
     ["metrics", "backbones", "data", "devices", "affine", "piecewise", "stores"],

@@ -1,5 +1,6 @@
 """`timm:NAME`, with timm where it is installed, and with a stand-in where it is not."""
 
+import os
 import sys
 import warnings
 from types import SimpleNamespace
@@ -40,7 +41,9 @@ class StandIn:
 
     __version__ = "0"
     online = True
-    models = SimpleNamespace(load_state_dict=lambda path: torch.load(path, weights_only=True))
+    models = SimpleNamespace(
+        load_state_dict=lambda path, weights_only=False: torch.load(path, weights_only=weights_only)  # as timm 1.0.9
+    )
 
     def __init__(self):
         self.asked = []
@@ -89,6 +92,26 @@ def test_weights_of_a_file(stand_in, tmp_path):
         backbone(f"timm:hidden@{file}", channels=1)
     with pytest.raises(BalcalError, match="there is no file nowhere with weights for `hidden`"):
         backbone("timm:hidden@nowhere")
+
+
+class Malicious:
+    """Unpickled, it makes a folder."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.folder),)
+
+
+def test_no_code_runs_from_a_file_of_weights(stand_in, tmp_path):
+    torch.save({"stem.0.bias": Malicious(tmp_path / "ran")}, tmp_path / "w.pt")
+    with pytest.raises(BalcalError, match="are not for `hidden`: Weights only load failed"):
+        backbone(f"timm:hidden@{tmp_path / 'w.pt'}", channels=1)
+    stand_in.models = SimpleNamespace(load_state_dict=lambda path: torch.load(path, weights_only=False))  # as before
+    with pytest.raises(BalcalError, match=r"timm 0 would run code that is hidden in .*use 'timm>=1.0.9'"):
+        backbone(f"timm:hidden@{tmp_path / 'w.pt'}", channels=1)
+    assert not (tmp_path / "ran").exists()
 
 
 def test_a_run_needs_pretrained_weights_only_to_begin(stand_in, tmp_path):

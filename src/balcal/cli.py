@@ -125,7 +125,9 @@ def arena(
     jobs: Annotated[int, typer.Option(min=1, help="Runs at a time. They do not change the numbers.")] = 1,
     threads: Annotated[int, typer.Option(min=1, help="Of each run. They do change the last bits.")] = 1,
     backend: Annotated[str, typer.Option(help="processes, or dask with --scheduler.")] = "processes",
-    scheduler: Annotated[str | None, typer.Option(help="Address of a Dask scheduler: tcp://HOST:8786.")] = None,
+    scheduler: Annotated[
+        str | None, typer.Option(help="Dask scheduler, tcp://HOST:8786; its cluster can run code here.")
+    ] = None,
     format: Annotated[
         str | None, typer.Option(help="markdown, latex, csv, runs (csv, a line per run) or json.")
     ] = None,
@@ -350,7 +352,9 @@ def paper(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what it would take.")] = False,
     found: Annotated[bool, typer.Option("--found", help="Train nothing; what is missing stays empty.")] = False,
     jobs: Annotated[int, typer.Option(help="How many runs at once, one thread each.")] = 1,
-    scheduler: Annotated[str | None, typer.Option(help="Address of a Dask cluster to use instead.")] = None,
+    scheduler: Annotated[
+        str | None, typer.Option(help="Address of a Dask cluster to use instead; it can run code here.")
+    ] = None,
     device: Device = None,
     offline: Offline = False,
     quiet: Quiet = False,

@@ -8,40 +8,38 @@ import json
 import os
 import sys
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from balcal.core import BalcalError
+from balcal.unfinished import PREFIX, new_file, remove, sweep_abandoned
 
 
 def write_atomic(path: Path, content: bytes | Iterable[bytes]) -> None:
     """Write beside, flush to disk, rename. A crash leaves the old file or the new one; a full disk leaves no debris.
 
-    What is too big to hold may come in parts.
+    What is too big to hold may come in parts. What a killed process left of the same file is removed.
     """
-    beside = path.with_name(f".unfinished-{os.getpid()}-{path.name}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(beside, "wb") as file:
+        sweep_abandoned(path.parent, path.name)
+        with new_file(path) as (beside, file):
             for part in [content] if isinstance(content, bytes) else content:
                 file.write(part)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(beside, path)
+            if os.name == "nt":  # where an open file cannot be renamed
+                file.close()
+            os.replace(beside, path)
         if os.name == "posix":
             folder = os.open(path.parent, os.O_RDONLY)
             try:
                 os.fsync(folder)
             finally:
                 os.close(folder)
-    except BaseException as error:
-        with suppress(OSError):
-            beside.unlink(missing_ok=True)
-        if not isinstance(error, OSError):
-            raise
+    except OSError as error:
         raise BalcalError(
             f"cannot write {path} ({error.strerror}): make room or choose another folder with --out; "
             "what was saved before is intact"
@@ -49,9 +47,9 @@ def write_atomic(path: Path, content: bytes | Iterable[bytes]) -> None:
 
 
 def sweep(folder: Path) -> None:
-    """Remove what a killed process left half-written."""
-    for debris in folder.glob("**/.unfinished-*"):
-        debris.unlink(missing_ok=True)
+    """Remove all that is unfinished below a folder that only we write to: what a killed process left."""
+    for debris in folder.glob(f"**/{PREFIX}*"):
+        remove(debris)
 
 
 def save_sealed(folder: Path, stem: str, value: Any) -> Path:

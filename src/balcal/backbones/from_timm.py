@@ -7,6 +7,7 @@ fits the model (.safetensors, or what torch.save wrote), its classifier left out
 from __future__ import annotations
 
 import importlib
+import inspect
 import warnings
 from pathlib import Path
 from typing import Any
@@ -63,8 +64,13 @@ def _timm(name: str) -> Any:
 def _load(network: nn.Module, path: Path, wanted: str, timm: Any) -> None:
     if not path.is_file():
         raise BalcalError(f"there is no file {path} with weights for `{wanted}` (or write @pretrained for timm's own)")
+    load = timm.models.load_state_dict
+    if "weights_only" not in inspect.signature(load).parameters:
+        raise BalcalError(
+            f"timm {timm.__version__} would run code that is hidden in {path}: use 'timm>=1.0.9', which does not"
+        )
     try:
-        missing = network.load_state_dict(timm.models.load_state_dict(str(path)), strict=False).missing_keys
+        missing = network.load_state_dict(load(str(path), weights_only=True), strict=False).missing_keys
     except Exception as error:  # damaged files fail in many ways
         raise BalcalError(f"the weights in {path} are not for `{wanted}`: {_first(error)}") from None
     if missing:

@@ -37,22 +37,29 @@ DAMAGED = (
 
 def unpack(archive: Path, folder: str, target: Path, needs: Iterable[str]) -> None:
     """Unpack `archive`, whose one folder is `folder` and holds what is needed, so that this folder becomes `target`."""
+    needed = list(needs)
     with unfinished(target) as beside:
         try:
             beside.mkdir()
             members = _zip_members(archive) if archive.suffix == ".zip" else _tar_members(archive)
             for name, size, content in members:
                 _place(beside, name, size, content)
-            missing = [name for name in needs if not (beside / folder / name).exists()]
-            if missing:
+            if missing := missing_of(beside / folder, needed):
                 raise Refused(f"it has no {folder}/{missing[0]}")
         except DAMAGED as error:
             raise BalcalError(f"{archive} is refused: {error}; nothing of it was kept, so fetch it anew") from None
+        if target.is_dir() and missing_of(target, needed):
+            os.rename(target, beside.with_name("incomplete"))  # and is removed with what is left here
         try:
             os.rename(beside / folder, target)
         except OSError:
-            if not target.is_dir():  # else another process has just unpacked the same archive
-                raise
+            if not target.is_dir() or missing_of(target, needed):
+                raise  # else another process has just unpacked the same archive
+
+
+def missing_of(folder: Path, needed: Iterable[str]) -> list[str]:
+    """What a folder lacks: files or folders, and nothing that could be waited for in vain, such as a pipe."""
+    return [name for name in needed if not ((folder / name).is_file() or (folder / name).is_dir())]
 
 
 def _place(root: Path, name: str, size: int, content: IO[bytes] | None) -> None:

@@ -14,17 +14,20 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from balcal.core import BalcalError
 from balcal.data.decoding import fill
 from balcal.data.images import ImageSet
 from balcal.data.places import CACHE, cache, unfinished
+from balcal.data.sealed import seal, whole
+from balcal.unfinished import sweep_abandoned
 
 FEW = 2000
 """images that are decoded anew at every start: that takes seconds, and leaves nothing on disk"""
 AT_ONCE = 4000
 """images that a process decodes before it ends; starting one takes a fifth of a second"""
+READ = 500
+"""images of which the content, too, goes into the stamp of a set"""
 SPARE = 1 << 28
 """bytes that must stay free on the disk"""
 
@@ -32,27 +35,41 @@ SPARE = 1 << 28
 def image_files(name: str, files: Sequence[Path], labels: Sequence[int], side: int) -> ImageSet:
     """Image files as a set of images of `side` x `side` pixels, in their order."""
     numbers = torch.tensor(labels, dtype=torch.long)
+    shape = (len(files), side, side, 3)
     if len(files) <= FEW:
-        array = np.empty((len(files), side, side, 3), np.uint8)
+        array = np.empty(shape, np.uint8)
         fill(array, 0, files)
         return ImageSet(torch.from_numpy(array), numbers)
     path = cache() / "decoded" / f"{name}-{side}-{_stamp(files)}.npy"
-    if not path.exists():
-        _decode(files, side, path)
-    return ImageSet(_mapped(path), numbers, torch.arange(len(files)))
-
-
-def _mapped(path: Path) -> Tensor:
+    sweep_abandoned(path.parent)
     # Copy on write: torch wants memory that it may write to, and nothing may ever reach the file.
-    return torch.from_numpy(np.load(path, mmap_mode="c", allow_pickle=False))
+    found = whole(path, shape, "c")
+    if found is None:
+        if path.exists():
+            print(f"{path} is damaged: its images are decoded again", file=sys.stderr, flush=True)
+            path.unlink(missing_ok=True)  # it may be what fills the disk
+        _decode(files, side, path)
+        found = np.load(path, mmap_mode="c", allow_pickle=False)
+    return ImageSet(torch.from_numpy(found), numbers, torch.arange(len(files)))
 
 
 def _stamp(files: Sequence[Path]) -> str:
-    """Changes when a file is added, removed, renamed or altered."""
+    """Changes when a file is added, removed, renamed or altered, and from one folder to another.
+
+    Reading a million files would take as long as decoding them. So of all it takes path, size and times, of which the
+    last (of the inode) cannot be set by hand; and of some the content, for disks on which all times are equal.
+    """
     digest = hashlib.sha256()
     for path in files:
-        stat = path.stat()
-        digest.update(f"{path.parent.name}/{path.name} {stat.st_size} {stat.st_mtime_ns}\n".encode())
+        told = path.stat()
+        digest.update(
+            f"{path.absolute()}\0{told.st_size} {told.st_mtime_ns} {told.st_ctime_ns}\n".encode(
+                "utf-8", "surrogateescape"
+            )
+        )
+    for path in files[:: max(1, len(files) // READ)]:
+        if path.is_file():
+            digest.update(hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()[:16]
 
 
@@ -78,6 +95,7 @@ def _decode(files: Sequence[Path], side: int, path: Path) -> None:
             if wrong:
                 workers.shutdown(cancel_futures=True)
                 raise BalcalError(wrong)
+        seal(beside)  # which is looked at whenever the file is opened: there is no need to wait for the disk
         os.replace(beside, path)
 
 
@@ -85,4 +103,7 @@ def _run(job: str) -> str | None:
     """What went wrong in a process of its own, if anything did."""
     command = [sys.executable, "-m", "balcal.data.decoding"]
     done = subprocess.run(command, input=job, capture_output=True, text=True, check=False)
-    return None if done.returncode == 0 else done.stderr.strip().splitlines()[-1]
+    if done.returncode == 0:
+        return None
+    told = done.stderr.strip().splitlines()
+    return told[-1] if told else f"a process that decodes images ended early ({done.returncode}): is the memory full?"

@@ -1,29 +1,88 @@
-"""Image files to bytes. Also a program, so that several processes can decode without any of them loading torch."""
+"""Image files to bytes. Also a program, so that several processes can decode without any of them loading torch.
+
+What cannot be read rightly is refused: Pillow alone would clip 16-bit grey to white, round floats to 0 and 1, leave
+missing rows black, wait for a named pipe, and start Ghostscript for a PostScript file of any name.
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import stat
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from balcal.data.png import check_png
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".ppm", ".gif", ".tif", ".tiff")
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "PPM", "GIF", "TIFF")
+"""what a file may be, whatever it is called; no others are tried"""
+BYTES = ("1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "HSV")
+"""Pillow's names for pixels of at most eight bits a channel"""
+BITS, PHOTOMETRIC, SAMPLES = 258, 262, 339
+"""tags of TIFF: bits of each sample, whether 0 is black, and whether samples are unsigned"""
+
+
+@contextmanager
+def opened(path: Path | str) -> Iterator[Image.Image]:
+    """The image in a file, its pixels not read yet; whatever is wrong with it is a ValueError that names the file."""
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise ValueError("it is no regular file")
+        with Image.open(path, formats=FORMATS) as image:
+            yield image
+    except UnidentifiedImageError:
+        raise ValueError(f"the image {path} cannot be read: it is no whole {', '.join(FORMATS)} file") from None
+    except Exception as error:  # damaged files fail in many ways
+        raise ValueError(f"the image {path} cannot be read: {str(error) or type(error).__name__}") from None
 
 
 def picture(path: Path | str, side: int) -> NDArray[np.uint8]:
     """(side, side, 3): the largest centred square, resized if it is not of that size already."""
-    try:
-        with Image.open(path) as opened:
-            image = opened.convert("RGB")
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise ValueError(f"the image {path} cannot be read: {error}") from None
-    if image.size != (side, side):
-        image = ImageOps.fit(image, (side, side), Image.Resampling.BICUBIC)
-    return np.asarray(image)
+    with opened(path) as found:
+        _check(found, path)
+        image = _in_colour(found)
+        if image.size != (side, side):
+            image = ImageOps.fit(image, (side, side), Image.Resampling.BICUBIC)
+        return np.asarray(image)
+
+
+def _check(image: Image.Image, path: Path | str) -> None:
+    """What Pillow lets pass: pixels that are not in the file, and signed ones."""
+    if image.format == "PNG":
+        check_png(Path(path).read_bytes())
+    if image.format == "TIFF":
+        tags: Any = image.tag_v2  # type: ignore[attr-defined]
+        if set(tags.get(SAMPLES, (1,))) != {1}:
+            raise ValueError("its pixels are signed or floating-point numbers: save it with 8 or 16 bits, unsigned")
+        boxes = [tile[1] for tile in image.tile]  # type: ignore[attr-defined]
+        if sum((right - left) * (low - top) for left, top, right, low in boxes) < image.width * image.height:
+            raise ValueError("it is cut off: some of its rows are missing")
+
+
+def _in_colour(image: Image.Image) -> Image.Image:
+    """Red, green and blue of eight bits each; what is transparent is put on white."""
+    see_through = image.has_transparency_data
+    if image.mode in BYTES:
+        if not see_through:
+            return image.convert("RGB")
+        front = image.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", front.size, "white"), front).convert("RGB")
+    sixteen = image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PPM")
+    if image.format == "TIFF":
+        tags: Any = image.tag_v2  # type: ignore[attr-defined]
+        sixteen = sixteen and tags.get(BITS) == (16,) and tags.get(PHOTOMETRIC) == 1
+    if not sixteen or see_through:
+        raise ValueError(f"pixels of its kind ({image.mode}) have no agreed range: save it with 8 bits a channel")
+    upper = np.asarray(image).astype(np.int64) >> 8  # the upper byte, as of 16-bit colours
+    return Image.fromarray(upper.astype(np.uint8)).convert("RGB")
 
 
 def fill(array: NDArray[np.uint8], first: int, files: Sequence[Path | str]) -> None:

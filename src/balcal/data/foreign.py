@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
 from torch import Tensor
 
 from balcal.core import BalcalError
 from balcal.data.dataset import Dataset
+from balcal.data.decoding import opened
 from balcal.data.imagenets import by_folder, part, subfolders
-from balcal.data.images import ImageSet, Parts, split_off
+from balcal.data.images import ImageSet, Parts, check_split, split_off
 from balcal.data.stored import MALFORMED
 
 PREFIXES = ("folder:", "npz:")
@@ -27,6 +27,8 @@ TEST_SHARE = 0.2
 SPLIT_SEED = 0
 USUAL_SIDE = 64
 """pixels, where the images themselves do not agree on a size"""
+MOST = 1_000_000
+"""classes without a name; beyond it, a label is not a number of a class but of something else"""
 ENOUGH = 10_000
 """images to take the mean and the deviation of colours from"""
 
@@ -51,7 +53,7 @@ def foreign(name: str) -> Dataset:
     try:
         return _read(full_name(name), place, side, _stamp(place))
     except MALFORMED as error:
-        raise BalcalError(f"`{name}` cannot be read: {error}") from None
+        raise BalcalError(f"`{name}` cannot be read: {str(error) or type(error).__name__}") from None
 
 
 def _stamp(place: Path) -> tuple[Any, ...]:
@@ -115,7 +117,7 @@ def common_side(some: list[Path | None]) -> int:
     """The side of the images if the first ones of all classes are squares of one size."""
     sizes = set()
     for path in filter(None, some):
-        with Image.open(path) as image:
+        with opened(path) as image:
             sizes.add(image.size)
     width, height = sizes.pop() if len(sizes) == 1 else (0, -1)
     return width if width == height else USUAL_SIDE
@@ -125,23 +127,24 @@ NAMES = (("x_train", "y_train", "x_test", "y_test"), ("train_images", "train_lab
 
 
 def array_parts(path: Path) -> tuple[Parts, tuple[str, ...]]:
-    file = np.load(path, allow_pickle=False)
-    if isinstance(file, np.ndarray):
-        raise BalcalError(f"{path} is a single array: save images and labels together with numpy.savez")
-    with file:
-        found = dict(file)
-    classes = tuple(str(c) for c in found.get("classes", ()))
-    for names in NAMES:
-        if set(names) <= set(found):
-            train, test = (_arrays(found[names[i]], found[names[i + 1]], names[i]) for i in (0, 2))
-            return (train, test), classes or _numbers(train, test)
-    if not {"images", "labels"} <= set(found):
-        raise BalcalError(
-            f"{path} should have the arrays {', '.join(NAMES[0])} or images, labels; it has {', '.join(found)}"
-        )
-    whole = _arrays(found["images"], found["labels"], "images")
-    classes = classes or _numbers(whole)
-    return _split(whole, len(classes)), classes
+    if not path.is_file():  # a named pipe would be waited for
+        raise BalcalError(f"{path} is no regular file: save images and labels there with numpy.savez")
+    with open(path, "rb") as raw:
+        file = np.load(raw, allow_pickle=False)
+        if isinstance(file, np.ndarray):
+            raise BalcalError(f"{path} is a single array: save images and labels together with numpy.savez")
+        found = file.files
+        names = next((names for names in (*NAMES, ("images", "labels")) if set(names) <= set(found)), None)
+        if names is None:
+            raise BalcalError(
+                f"{path} should have the arrays {', '.join(NAMES[0])} or images, labels; it has {', '.join(found)}"
+            )
+        classes = tuple(str(c) for c in file["classes"]) if "classes" in found else ()
+        parts = [_arrays(file[x], file[y], x) for x, y in zip(names[::2], names[1::2], strict=True)]
+    classes = classes or _numbers(*parts)
+    for name, each in zip(names[::2], parts, strict=True):
+        check_split(each, len(classes), f"`{name}`")
+    return (parts[0], parts[1]) if len(parts) == 2 else _split(parts[0], len(classes)), classes
 
 
 def _arrays(images: NDArray[Any], labels: NDArray[Any], name: str) -> ImageSet:
@@ -149,19 +152,26 @@ def _arrays(images: NDArray[Any], labels: NDArray[Any], name: str) -> ImageSet:
         images = images[..., None]
     if images.ndim == 4 and images.shape[1] in (1, 3) and images.shape[3] not in (1, 3):
         images = images.transpose(0, 2, 3, 1)
-    if images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] not in (1, 3):
+    if images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] not in (1, 3) or 0 in images.shape[1:]:
         raise BalcalError(
             f"`{name}` should be bytes (N, H, W), (N, H, W, C) or (N, C, H, W) with C of 1 or 3, "
             f"not {images.dtype} {images.shape}"
         )
-    if labels.dtype.kind not in "iu" or labels.size != len(labels):
+    if labels.dtype.kind not in "iu" or labels.ndim == 0 or labels.size != len(labels):
         raise BalcalError(f"the labels of `{name}` should be class indices (N,), not {labels.dtype} {labels.shape}")
+    if labels.size and labels.max() > np.iinfo(np.int64).max:
+        raise BalcalError(f"label {labels.max()} of `{name}` is no class index: number the classes from 0")
     numbers = torch.from_numpy(labels.reshape(-1).astype(np.int64))
     return ImageSet(torch.from_numpy(np.ascontiguousarray(images)), numbers)
 
 
 def _numbers(*parts: ImageSet) -> tuple[str, ...]:
-    return tuple(str(k) for k in range(max(int(p.labels.max()) for p in parts if len(p)) + 1))
+    top = max((int(p.labels.max()) for p in parts if len(p)), default=0)
+    if top >= MOST:
+        raise BalcalError(
+            f"label {top} would mean {top + 1:,} classes: number the classes from 0, or name them in `classes`"
+        )
+    return tuple(str(k) for k in range(top + 1))
 
 
 def _split(whole: ImageSet, num_classes: int) -> Parts:

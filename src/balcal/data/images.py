@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
 from torch import Tensor
 
 from balcal.core import BalcalError, check_labels
+from balcal.data.decoding import opened
 from balcal.randomness import generator
 
 
@@ -116,7 +116,7 @@ def _dealt(whole: ImageSet, num_classes: int, seed: int) -> Tensor:
 
 def read_mosaic(path: Path, side: int, mode: str = "L") -> NDArray[np.uint8]:
     """Tiles in row-major order, cut out of one picture: (N, side, side), with a fourth axis for colours."""
-    with Image.open(path) as picture:
+    with opened(path) as picture:
         pixels = np.asarray(picture.convert(mode))
     rows, columns = pixels.shape[0] // side, pixels.shape[1] // side
     if (rows * side, columns * side) != pixels.shape[:2]:

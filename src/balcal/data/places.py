@@ -7,24 +7,22 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from balcal.core import BalcalError
+from balcal.unfinished import new_folder, sweep_abandoned
 
 DATA, CACHE, OFFLINE = "BALCAL_DATA", "BALCAL_CACHE", "BALCAL_OFFLINE"
 RETRIES = 2
 """further tries after a transfer that broke off or arrived damaged"""
 TIMEOUT = (10, 60)
 """seconds to connect, and to wait for the next piece"""
-STALE = 24 * 3600.0
-"""seconds after which something unfinished cannot be in the making any more"""
 
 
 def cache() -> Path:
@@ -48,28 +46,19 @@ def offline() -> bool:
 
 @contextmanager
 def unfinished(target: Path) -> Iterator[Path]:
-    """A name beside the target to work under. Whatever is left there at the end is removed: rename what is complete."""
-    beside = target.with_name(f".unfinished-{os.getpid()}-{target.name}")
+    """A name to work under, beside the target. Whatever is left there at the end is removed: rename what is complete.
+
+    The cache may be shared with other hosts: what any of them is still at work on stays.
+    """
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        for debris in target.parent.glob(".unfinished-*"):
-            with suppress(OSError):  # another process may have finished it meanwhile
-                if time.time() - debris.stat().st_mtime > STALE:
-                    _remove(debris)
-        yield beside
+        sweep_abandoned(target.parent)
+        with new_folder(target) as folder:
+            yield folder / target.name
     except OSError as error:
         raise BalcalError(
             f"cannot write {target} ({error.strerror or error}): make room, or name another folder in {CACHE}"
         ) from None
-    finally:
-        _remove(beside)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
 
 
 def checksum_of(path: Path, kind: str) -> str:
@@ -101,31 +90,42 @@ def fetch(download: Download, into: Path) -> Path:
     """The file, in the folder `into`, with the right checksum: or nothing, and an error that says why."""
     if offline():
         raise BalcalError(f"{download.name} may not be fetched: {OFFLINE} is set")
+    target = into / download.name
+    if target.is_file() and matches(target, download.checksum):
+        return target
+    reasons = []
+    with unfinished(target) as beside:
+        for url in download.urls:
+            print(f"fetching {url} into {into}", file=sys.stderr, flush=True)
+            if (reason := _transferred(url, download.checksum, beside)) is None:
+                os.replace(beside, target)
+                return target
+            reasons.append(f"{url}: {reason}")
+    raise BalcalError(f"{download.name} could not be fetched ({'; '.join(reasons)}) and nothing of it was kept")
+
+
+def _transferred(url: str, checksum: str, beside: Path) -> str | None:
+    """Fetch a file, with some patience; why it could not be had, if so."""
     import pooch
     from requests.exceptions import RequestException
 
     pooch.get_logger().setLevel("WARNING")
-    reasons = []
-    for url in download.urls:
-        print(f"fetching {url} into {into}", file=sys.stderr, flush=True)
-        for attempt in range(1 + RETRIES):
-            bar = _Bar(download.name)
-            try:
-                downloader = pooch.HTTPDownloader(progressbar=bar, timeout=TIMEOUT)
-                return Path(pooch.retrieve(url, download.checksum, download.name, into, downloader=downloader))
-            except ValueError:
-                reason, again = "what arrives does not have the published checksum", True
-            except RequestException as error:
-                reason, again = _why(error)
-            except OSError as error:
-                raise BalcalError(f"cannot write {into / download.name} ({error.strerror or error})") from None
-            finally:
-                bar.close()
-            if not again or attempt == RETRIES:
-                break
-            time.sleep(attempt + 0.5)
-        reasons.append(f"{url}: {reason}")
-    raise BalcalError(f"{download.name} could not be fetched ({'; '.join(reasons)}) and nothing of it was kept")
+    for attempt in range(1 + RETRIES):
+        bar = _Bar(beside.name)
+        try:
+            downloader = pooch.HTTPDownloader(progressbar=bar, timeout=TIMEOUT)
+            pooch.retrieve(url, checksum, beside.name, beside.parent, downloader=downloader)
+            return None
+        except ValueError:
+            reason, again = "what arrives does not have the published checksum", True
+        except RequestException as error:
+            reason, again = _why(error)
+        finally:
+            bar.close()
+        if not again or attempt == RETRIES:
+            break
+        time.sleep(attempt + 0.5)
+    return reason
 
 
 def _why(error: Exception) -> tuple[str, bool]:

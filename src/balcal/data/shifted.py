@@ -45,7 +45,7 @@ class Shift:
         try:
             return self.read(folder, corruption, severity)
         except MALFORMED as error:
-            raise BalcalError(f"{folder} cannot be read as {self.name}: {error}") from None
+            raise BalcalError(f"{folder} cannot be read as {self.name}: {str(error) or type(error).__name__}") from None
 
 
 def arrays(folder: Path, corruption: str, severity: int) -> ImageSet:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import lzma
 import pickle
+import struct
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -11,11 +14,29 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from balcal.core import BalcalError
-from balcal.data.archives import unpack
+from balcal.data.archives import missing_of, unpack
 from balcal.data.places import DATA, Download, cache, fetch, matches, offline, places
+from balcal.unfinished import sweep_abandoned
 
 T = TypeVar("T")
-MALFORMED = (OSError, ValueError, KeyError, IndexError, TypeError, EOFError, pickle.UnpicklingError, zipfile.BadZipFile)
+MALFORMED = (
+    OSError,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    ArithmeticError,
+    SyntaxError,
+    EOFError,
+    RuntimeError,  # of zipfile, for an encrypted member or an unknown kind of compression
+    MemoryError,  # a header can announce any size
+    struct.error,
+    zlib.error,
+    lzma.LZMAError,
+    pickle.UnpicklingError,
+    zipfile.BadZipFile,
+)
+"""what reading a damaged file ends in"""
 
 
 @dataclass(frozen=True)
@@ -76,7 +97,7 @@ class Stored(Generic[T]):
         for place in places():
             for form in self.forms:
                 for path in _folders(place, self.name, form.folder):
-                    if all((path / name).exists() for name in form.names):
+                    if not missing_of(path, form.names):
                         return Found(form, path)
         for place in places():
             for form in self.forms:
@@ -88,6 +109,7 @@ class Stored(Generic[T]):
 
     def locate(self) -> Found[T]:
         """Found, unpacked if need be, fetched if allowed; else one sentence on what to put where."""
+        sweep_abandoned(cache())
         found = self.find() or self._fetched()
         if not found.packed:
             return found
@@ -148,7 +170,9 @@ def _read(stored: Stored[Any], found: Found[Any], stamps: tuple[Any, ...]) -> An
     try:
         content = found.form.read(found.path)
     except MALFORMED as error:
-        raise BalcalError(f"{found.path} cannot be read as {stored.name}: {error}") from None
+        raise BalcalError(
+            f"{found.path} cannot be read as {stored.name}: {str(error) or type(error).__name__}"
+        ) from None
     sizes = tuple(len(part) for part in content) if stored.sizes else ()
     if sizes != stored.sizes:
         raise BalcalError(f"{found.path} is not all of {stored.name}: it has {sizes} images, not {stored.sizes}")

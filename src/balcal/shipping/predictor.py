@@ -80,6 +80,7 @@ def open_onnx(content: bytes) -> Predictor:
 
 
 def open_program(content: bytes) -> Predictor:
+    """Only for content that is trusted: torch.export.load unpickles parts of it, and a pickle is a program."""
     import torch
 
     extra = {CARD: ""}
@@ -124,17 +125,24 @@ def _by_torch(module: Callable[..., Any]) -> Callable[[NDArray[np.uint8]], Probs
 def _read(card: str | None) -> dict[str, Any]:
     if not card:
         raise BalcalError("this file was not written by `balcal export`: it has no card")
-    told: dict[str, Any] = json.loads(card)
-    return told
+    told = json.loads(card)
+    height, width, channels = told["input"]["shape"][1:]
+    if not (isinstance(told["classes"], list) and all(isinstance(n, int) for n in (height, width, channels))):
+        raise BalcalError("the card in this file is not one of `balcal export`: export the run again")
+    checked: dict[str, Any] = told
+    return checked
 
 
 OPENERS = {".onnx": open_onnx, ".pt2": open_program, ".pt": open_state}
 
 
-def load(path: str | Path, posthoc: str | None = None, device: str | None = None) -> Model | Predictor:
+def load(
+    path: str | Path, posthoc: str | None = None, device: str | None = None, *, trusted: bool = False
+) -> Model | Predictor:
     """The model of a run folder, or a predictor of an exported file.
 
-    For a run, `posthoc="ts"` fits that on its calibration split.
+    For a run, `posthoc="ts"` fits that on its calibration split. A `.pt2` can hold code that runs while it is opened:
+    it is opened with `trusted=True` only. An `.onnx` or `.pt` holds none.
     """
     place = Path(path)
     if place.suffix not in OPENERS or place.is_dir():
@@ -143,7 +151,14 @@ def load(path: str | Path, posthoc: str | None = None, device: str | None = None
         return load_run(place, posthoc, device)
     if posthoc is not None:
         raise BalcalError(f"{path} is exported: its post-hoc map is inside; export the run again with --with {posthoc}")
+    if place.suffix == ".pt2" and not trusted:
+        raise BalcalError(
+            f"{path} is not opened, because a .pt2 can hold code that runs when it is opened: pass trusted=True if you "
+            "trust its author, or export the run to onnx or state"
+        )
     try:
+        if place.exists() and not place.is_file():  # a named pipe would be waited for
+            raise BalcalError(f"{path} is no regular file")
         content = place.read_bytes()
     except OSError as error:
         raise BalcalError(f"cannot read {path} ({error.strerror})") from None

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
-import os
-import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -16,11 +13,9 @@ from torch import Tensor
 from balcal.core import BalcalError
 from balcal.data.corruptions import AT_ONCE, VERSION, checked, corrupt
 from balcal.data.corruptions.draws import Bytes
+from balcal.data.sealed import whole
 from balcal.files import write_atomic
-
-SEAL = hashlib.sha256().digest_size
-STALE = 600
-"""seconds after which nobody is at work on an unfinished file any more"""
+from balcal.unfinished import sweep_abandoned
 
 
 def corrupted(images: Tensor | Bytes, name: str, severity: int, seed: int, folder: Path) -> Bytes:
@@ -31,11 +26,11 @@ def corrupted(images: Tensor | Bytes, name: str, severity: int, seed: int, folde
     """
     pixels = np.ascontiguousarray(checked(images, name, severity))
     path = folder / f"{name}-{severity}-{_content(pixels)}-{seed}-v{VERSION}.npy"
-    if (found := _whole(path, pixels.shape)) is not None:
+    sweep_abandoned(folder)
+    if (found := whole(path, pixels.shape, "r")) is not None:
         return found
-    _sweep(path)
     write_atomic(path, _parts(pixels, name, severity, seed))
-    if (made := _whole(path, pixels.shape)) is None:
+    if (made := whole(path, pixels.shape, "r")) is None:
         raise BalcalError(f"{path} did not come back from the disk as it was written: choose another folder")
     return made
 
@@ -58,27 +53,3 @@ def _parts(pixels: Bytes, name: str, severity: int, seed: int) -> Iterator[bytes
         seal.update(part)
         yield part
     yield seal.digest()
-
-
-def _whole(path: Path, shape: tuple[int, ...]) -> Bytes | None:
-    """The images in the file; none if there is no such file, or it is not what was written."""
-    try:
-        with open(path, "rb") as file:
-            seal, rest = hashlib.sha256(), os.fstat(file.fileno()).st_size - SEAL
-            while rest > 0 and (part := file.read(min(rest, 1 << 20))):
-                seal.update(part)
-                rest -= len(part)
-            if file.read() != seal.digest():
-                return None
-        found: Bytes = np.load(path, mmap_mode="r")
-    except (OSError, ValueError):
-        return None
-    return found if found.shape == shape and found.dtype == np.uint8 else None
-
-
-def _sweep(path: Path) -> None:
-    """Remove what killed processes left of this very file; whoever is writing it now does so every few seconds."""
-    for debris in path.parent.glob(f".unfinished-*-{path.name}"):
-        with suppress(FileNotFoundError):
-            if time.time() - debris.stat().st_mtime > STALE:
-                debris.unlink()
