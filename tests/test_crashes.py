@@ -2,10 +2,20 @@
 
 import re
 
+import numpy as np
 import pytest
 import torch
 from crash_points import sweep
+from data_files import images, like, place
+from PIL import Image
+from runs_helper import trained
 from test_cli import balcal_cli
+from test_fetching import Shop, archive, shop
+
+from balcal.data import decoded, foreign, sources
+from balcal.data.stored import _read
+
+__all__ = ["archive", "place", "shop"]
 
 VOLATILE = {"log.txt", "environment.json", "seconds.json"}
 """when, where and how long: they differ between any two runs"""
@@ -61,3 +71,82 @@ TRAININGS = {
 @pytest.mark.parametrize("method", TRAININGS.values(), ids=TRAININGS)
 def test_training(method, tmp_path, cli):
     sweep(cli("train", "digits", *method, *QUICK, "--out", tmp_path / "r"), tmp_path / "r", tmp_path / "c", remains)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A folder of runs with one finished run of two classifiers in it."""
+    root = tmp_path_factory.mktemp("finished") / "runs"
+    run = trained("balcal", root, settings=["plan.epochs=2", "plan.batch_size=256"])
+    return root, run.relative_to(root)
+
+
+VERBS = {
+    "evaluate beyond": ["evaluate", "RUN", "--corruptions", "fog", "--against", "fashion", "--quiet"],
+    "evaluate with a map of outputs": ["evaluate", "RUN", "--with", "gamma", "--against", "fashion", "--quiet"],
+    "retrofit": ["retrofit", "RUN", "--with", "vanilla", "--set", "plan.epochs=1", "--quiet"],
+    "export": ["export", "RUN", "--to", "state", "--most", "20"],
+    "report": ["report", "RUN"],
+    "calibrate": ["calibrate", "RUN", "--with", "vs"],
+    "arena": [
+        "arena",
+        "digits",
+        "--methods",
+        "vanilla",
+        "--seeds",
+        "1",
+        *QUICK,
+        "--runs",
+        "ROOT",
+        "--out",
+        "ROOT/t.md",
+    ],
+    "keep epochs": ["train", "digits", "balcal", "--keep-epochs", "1", "--out", "ROOT", *QUICK],
+    "paper": ["paper", "gamma", "--tier", "smoke", "--seeds", "1", "--out", "ROOT", "--to", "ROOT/paper", "--quiet"],
+}
+
+
+@pytest.mark.parametrize("arguments", VERBS.values(), ids=VERBS)
+def test_verbs(arguments, finished, tmp_path, cli, monkeypatch):
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+    source, run = finished
+    root = tmp_path / "r"
+    command = cli(*(part.replace("ROOT", str(root)).replace("RUN", str(root / run)) for part in arguments))
+    sweep(command, root, tmp_path / "c", remains, before=source)
+
+
+def test_calibrating_files(tmp_path, cli):
+    root, rng = tmp_path / "r", np.random.default_rng(0)
+    for name in ("held_out", "test"):
+        np.savez(tmp_path / f"{name}.npz", probs=rng.dirichlet(np.ones(3), 200), labels=rng.integers(3, size=200))
+    command = ["calibrate", tmp_path / "held_out.npz", "--apply", tmp_path / "test.npz", "--with", "ts"]
+    sweep(cli(*command, "--out", root / "new" / "calibrated.npz"), root, tmp_path / "c", remains)
+
+
+def test_fetching_and_unpacking(place, shop, archive, tmp_path):
+    Shop.content = archive.read_bytes()
+    stored = like(sources.CIFAR10, "cifar-10-batches-py", archive, [f"{shop}/small.tar.gz"])
+
+    def command():
+        _read.cache_clear()
+        stored()
+
+    sweep(command, tmp_path / "cache", tmp_path / "c", remains)
+
+
+def test_the_cache_of_decoded_images(place, tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(decoded, "FEW", 5)
+    folder = tmp_path / "pets"
+    for number in range(12):
+        path = folder / "ab"[number % 2] / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(images(1, 8, number)[0]).save(path)
+    seen = []
+
+    def command():
+        foreign._read.cache_clear()
+        (train, test), _ = foreign.folder_parts(folder, None)
+        seen.append(torch.cat([train.pick(torch.arange(len(train))), test.pick(torch.arange(len(test)))]))
+        assert torch.equal(seen[0], seen[-1])
+
+    sweep(command, tmp_path / "cache", tmp_path / "c", remains)

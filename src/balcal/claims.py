@@ -73,7 +73,7 @@ def _locked(folder: Path, shared: bool) -> int:
                     "wait for it or stop it"
                 )
             if _is(lock, folder / NAME):
-                sweep(folder)
+                sweep(folder, shared)
                 return lock
         except BaseException:
             os.close(lock)

@@ -46,10 +46,13 @@ def write_atomic(path: Path, content: bytes | Iterable[bytes]) -> None:
         ) from None
 
 
-def sweep(folder: Path) -> None:
-    """Remove all that is unfinished below a folder that only we write to: what a killed process left."""
-    for debris in folder.glob(f"**/{PREFIX}*"):
-        remove(debris)
+def sweep(folder: Path, shared: bool = False) -> None:
+    """Remove what killed processes left unfinished below a folder; where others may be writing, only that."""
+    for debris in list(folder.glob(f"**/{PREFIX}*")):
+        if shared:
+            sweep_abandoned(debris.parent)
+        else:
+            remove(debris)
 
 
 def save_sealed(folder: Path, stem: str, value: Any) -> Path:

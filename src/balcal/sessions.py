@@ -200,7 +200,7 @@ def _trained_parent(run: Run, out: Path, machine: Machine) -> ParentRun:
     """The run that comes first: found, or resumed, or trained."""
     asked = cast(Recipe, run.recipe.parent)
     parent = Run(out, asked, run.say)
-    if not machine.world.told(parent.finished):
+    if not machine.world.told(parent.finished and (parent.path / "metrics.json").exists()):
         run.say(f"{run.recipe.method} starts from the run of {asked.method}, which comes first")
         train_here(asked, out, replace(machine, keep_epochs=None))
     elif machine.world.first:

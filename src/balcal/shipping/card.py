@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import os
+import time
 from typing import Any
 
 from balcal.core import Predictions
@@ -24,7 +26,7 @@ def card_of(
     return {
         "what": f"{figures['task']} {figures['method']} seed {figures['seed']}",
         "balcal": __version__,
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "date": _now().isoformat(timespec="seconds"),
         "classes": list(classes),
         "input": {
             "name": "images",
@@ -55,6 +57,12 @@ def card_of(
         "monitor": _reference(confidence.numpy(), (top.indices == test.labels).numpy()),
         "run": recipe.address(),
     }
+
+
+def _now() -> datetime.datetime:
+    """SOURCE_DATE_EPOCH, if set, makes two exports of one run the same file (reproducible-builds.org)."""
+    told = os.environ.get("SOURCE_DATE_EPOCH", "")
+    return datetime.datetime.fromtimestamp(int(told) if told.isdigit() else time.time(), datetime.UTC)
 
 
 def _reference(confidences: Any, correct: Any) -> dict[str, Any] | None:
