@@ -77,7 +77,7 @@ def sweep_abandoned(folder: Path, name: str = "") -> None:
 
 
 def remove(path: Path) -> None:
-    """A file, or a folder with all that is in it; its lock last, so that others can judge what a death leaves."""
+    """A file, or a folder with all that is in it; its lock goes last, so that what is left at a crash can be judged."""
     if path.is_symlink() or not path.is_dir():
         path.unlink(missing_ok=True)
         return
