@@ -19,7 +19,7 @@ __all__ = ["archive", "place", "shop"]
 
 VOLATILE = {"log.txt", "environment.json", "seconds.json"}
 """when, where and how long: they differ between any two runs"""
-TIMES = re.compile(rb'"(started|seconds|date|created|runs)": ("[^"]*"|[0-9.]+|null)')
+TIMES = re.compile(rb'"(started|seconds|found)": ("[^"]*"|[0-9.]+|[a-z]+)')
 QUICK = ("--set", "plan.epochs=2", "--set", "plan.batch_size=256", "--quiet")
 
 
@@ -102,7 +102,6 @@ VERBS = {
         "ROOT/t.md",
     ],
     "keep epochs": ["train", "digits", "balcal", "--keep-epochs", "1", "--out", "ROOT", *QUICK],
-    "paper": ["paper", "gamma", "--tier", "smoke", "--seeds", "1", "--out", "ROOT", "--to", "ROOT/paper", "--quiet"],
 }
 
 

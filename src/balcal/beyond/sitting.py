@@ -69,18 +69,20 @@ class Sitting:
     def _made(self, stem: str, data: str) -> MadeFrom:
         return self.run.made_from(stem, self.epoch, data=data, posthoc=self.posthoc)
 
+    def _kept(self, name: str) -> tuple[Predictions, Tensor] | None:
+        """Predictions and energies, if both were stored."""
+        told, energies = self._stored(f"{name}{self.suffix}"), self._stored(f"{name}-energy{self.suffix}")
+        return None if told is None or energies is None else (told, energies.log_probs)
+
     def predictions(self, name: str, images: Callable[[], ImageSet]) -> Predictions:
         """What the run says of these images, after its post-hoc map."""
-        told = self._stored(f"{name}{self.suffix}")
-        if told is None:
-            told, _ = self._ask(name, images())
+        told, _ = self._kept(name) or self._ask(name, images())
         with torch.no_grad():
             return replace(told, log_probs=self._calibrated[0](told.log_probs))
 
     def energies(self, name: str, images: Callable[[], ImageSet]) -> Tensor | None:
         """(N,) log of the sum of the exponential logits, before any post-hoc map; none if there are no logits."""
-        kept = self._stored(f"{name}-energy{self.suffix}")
-        energies = self._ask(name, images())[1] if kept is None else kept.log_probs
+        _, energies = self._kept(name) or self._ask(name, images())
         return energies[:, 0].double() if energies.numel() else None
 
     @torch.no_grad()
