@@ -10,7 +10,19 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "balcal"
 FLOORS = [
     ["core"],
-    ["randomness", "files", "naming", "etf", "balance", "averaging", "fitting", "stopping", "arrays", "monitoring"],
+    [
+        "randomness",
+        "files",
+        "naming",
+        "etf",
+        "balance",
+        "averaging",
+        "fitting",
+        "stopping",
+        "arrays",
+        "monitoring",
+        "settings",
+    ],
     ["metrics", "backbones", "data", "devices", "affine", "piecewise", "stores"],
     ["recipe", "tapping"],
     ["methods", "tasks"],
