@@ -28,6 +28,7 @@ from balcal.core import (
 from balcal.data.batches import pairs
 from balcal.devices import World, current_world
 from balcal.methods.vanilla import VANILLA
+from balcal.randomness import own_randomness
 from balcal.recipe import Method, Recipe
 from balcal.tapping import CustomFeatures, TappedNetwork, find_classifier, own_classifier
 
@@ -274,4 +275,20 @@ def build(recipe: Recipe, weights: bool = True) -> Model:
     dataset = registry.dataset(recipe.task.dataset)
     backbone = registry.backbone(recipe.task.backbone, dataset.channels, weights)
     model = Model(backbone, dataset.num_classes, as_method(recipe.method))
+    if weights:
+        _try_out(model, (dataset.channels, *2 * (recipe.task.side or dataset.side,)), recipe.task.backbone)
     return cast(Model, model.to(memory_format=torch.channels_last))  # type: ignore[call-overload]
+
+
+@torch.no_grad()
+def _try_out(model: Model, shape: tuple[int, ...], backbone: str) -> None:
+    """One blank image through a new network: a size that does not fit is noticed before there is a run."""
+    try:
+        with evaluating(model), own_randomness():
+            model(torch.zeros(1, *shape))
+    except (RuntimeError, AssertionError, ValueError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise BalcalError(
+            f"images of {shape[-2]} x {shape[-1]} pixels do not go through `{backbone}` ({reason}): "
+            "choose another task.side or task.backbone"
+        ) from None

@@ -24,7 +24,6 @@ SETTINGS = "settings"
 THE_REST = "*"
 """As a parent: whatever the method is joined with."""
 
-
 LATER = ("parent", "train_size", "side", "average", "average_or_last")
 """Fields that came after the first runs."""
 

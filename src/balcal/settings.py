@@ -26,7 +26,7 @@ from balcal.core import BalcalError
 
 @dataclass(frozen=True)
 class Range:
-    """The numbers that a setting may be, none of them NaN or infinite; other values that its type allows are free."""
+    """The numbers that a setting may be, never NaN or infinite; what else its type allows is free."""
 
     words: str
     """completes "must ..." """
@@ -39,15 +39,22 @@ class Range:
     def holds(self, value: float) -> bool:
         above = value > self.low or (self.low_belongs and value == self.low)
         below = value < self.high or (self.high_belongs and value == self.high)
-        return math.isfinite(value) and above and below
+        return above and below and not _infinite(value)
 
 
 ANY = Range("be a number")
+LARGEST = float(np.finfo(np.float32).max)
 
 
-def at_least(low: float, words: str = "") -> Range:
-    """From `low` on."""
-    return Range(words or f"be at least {low:g}", low)
+def _infinite(value: float) -> bool:
+    """Also in float32, which is what networks compute in; whole numbers are never computed with."""
+    return isinstance(value, float) and abs(value) > LARGEST
+
+
+def at_least(low: float, words: str = "", most: float = math.inf) -> Range:
+    """From `low` on, and no further than `most`."""
+    limit = "" if math.isinf(most) else f" and at most {most:,}"
+    return Range(f"{words or f'be at least {low:g}'}{limit}", low, most)
 
 
 def above(low: float, words: str = "") -> Range:
@@ -110,16 +117,16 @@ def check_value(name: str, value: Any, wanted: Any, allowed: Range = ANY) -> Any
     balcal.core.BalcalError: `seed=True` does not fit: input should be a valid integer
     >>> check_value("plan.lr", math.inf, float, above(0))
     Traceback (most recent call last):
-    balcal.core.BalcalError: plan.lr must be above 0 and finite, not inf
+    balcal.core.BalcalError: plan.lr must be above 0 and finite in float32, not inf
     """
     value = plain(value)
     try:
-        adapter(wanted).validate_python(value, strict=True)
+        told = adapter(wanted).validate_python(value, strict=True)
     except ValidationError as error:
         raise misfit(name, repr(value), error) from None
-    for number in value if isinstance(value, tuple) else (value,):
+    for number in told if isinstance(told, tuple) else (told,):
         if isinstance(number, (int, float)) and not isinstance(number, bool) and not allowed.holds(number):
-            finite = " and finite" if math.isinf(number) else ""
+            finite = " and finite in float32" if _infinite(number) else ""
             why = f": {allowed.why}" if allowed.why else ""
             raise BalcalError(f"{name} must {allowed.words}{finite}, not {value}{why}")
     return value

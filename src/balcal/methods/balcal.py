@@ -34,7 +34,7 @@ from balcal.settings import above, at_least, check_settings, within
 
 Beta = float | Literal["K"]
 Adapter = Literal["vector", "conv"] | None
-Points = Annotated[int, within("[2, 100000]")]
+Points = Annotated[int, at_least(2, most=100_000)]
 """candidates of a grid: fewer than two are none, more than that are not worth their memory"""
 ADAPTERS: dict[str, type[VectorAdapter] | type[ConvAdapter]] = {"vector": VectorAdapter, "conv": ConvAdapter}
 

@@ -84,7 +84,7 @@ class VariationalHead(Head):
 class TwoStage:
     """The head of the second stage; a classifier that was there before is dropped."""
 
-    latent: Annotated[int, at_least(1)] = 128
+    latent: Annotated[int, at_least(1, most=100_000)] = 128
     needs_map = False
 
     def __post_init__(self) -> None:
@@ -100,7 +100,7 @@ class TwoStage:
 class Variational(TwoStage):
     """The same with a Gaussian in the middle."""
 
-    samples: Annotated[int, at_least(1)] = 10
+    samples: Annotated[int, at_least(1, most=10_000)] = 10
 
     def __call__(
         self, features: int, num_classes: int, learnable: nn.Linear | None = None, channels: int | None = None
