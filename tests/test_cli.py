@@ -91,7 +91,7 @@ def test_list_and_show(capsys):
         (["train", "digit"], "unknown task `digit`; did you mean `digits`?"),
         (["train", "digits", "--set", "plan.epoch=1"], "did you mean `epochs`?"),
         (["train", "digits", "--set", "task.val_size=99999"], "cannot hold out 99999 of 1297 images"),
-        (["train", "digits", "--set", "task.val_size=0"], "cannot hold out 0 of 1297 images"),
+        (["train", "digits", "--set", "task.val_size=0"], "task.val_size must be at least 1, not 0"),
         (["train", "digits", "--device", "cuda:7"], "cannot use device `cuda:7`"),
         (["train", "digits", "--device", "toaster"], "cannot use device `toaster`"),
         (["train", "digits", "--out", "/proc/nowhere"], "choose another folder with --out"),

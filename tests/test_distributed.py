@@ -10,7 +10,13 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from runs_helper import history, trained
+
+from balcal.core import BalcalError
+from balcal.devices import joined_world
+from balcal.registry import recipe
+from balcal.sessions import train_recipe
 
 SETTINGS = ["plan.epochs=6", "head.delta=0.5", "plan.optimiser=sgd", "plan.lr=0.1"]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
@@ -59,18 +65,65 @@ def test_two_processes_give_what_one_gives(method, tmp_path):
     assert any(0 < r["gamma"] < 1 for r in history(one)), "the case must exercise the solver"
 
 
+def test_saves_in_mid_epoch_leave_the_history_as_it_is(tmp_path):
+    """To the last digit of the loss, and of gamma: each process keeps its own sums, also over an interruption."""
+    done = torchrun(str(Path(__file__).parent / "two_ranks_saving.py"), str(tmp_path))
+    assert done.returncode == 0, done.stderr[-3000:]
+    told = {path.parents[2].name: path.read_bytes() for path in tmp_path.glob("*/digits/*/history.jsonl")}
+    assert set(told) == {"never", "always", "resumed"}
+    assert told["always"] == told["never"]
+    assert told["resumed"] == told["never"]
+
+
+def start_rank(rank, port, command, **more):
+    env = os.environ | {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "MASTER_PORT": port}
+    env |= {"MASTER_ADDR": "127.0.0.1"} | more
+    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_a_process_that_is_frozen_is_waited_for_so_long_and_no_longer(tmp_path):
+    command = [sys.executable, "-m", "balcal", "train", "digits", "vanilla", "--out", str(tmp_path)]
+    command += ["--set", "plan.epochs=500"]
+    port = free_port()
+    with (
+        start_rank(0, port, command, BALCAL_TIMEOUT="8") as first,
+        start_rank(1, port, command, BALCAL_TIMEOUT="8") as second,
+    ):
+        try:
+            for line in first.stderr:
+                if "epoch 2/" in line:
+                    break
+            second.send_signal(signal.SIGSTOP)
+            _, told = first.communicate(timeout=240)
+        finally:
+            first.kill()
+            second.kill()
+    assert first.returncode == 1, told
+    assert "another process of this run has not answered for 8 seconds (BALCAL_TIMEOUT), so this one stops too" in told
+    assert "Traceback" not in told
+
+
+@pytest.mark.parametrize("limit", ["soon", "-1", "nan", "0"])
+def test_a_limit_that_is_no_time_is_refused(limit, monkeypatch):
+    monkeypatch.setenv("BALCAL_TIMEOUT", limit)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(BalcalError, match="BALCAL_TIMEOUT must"), joined_world(torch.device("cpu")):
+        pass
+
+
+def test_several_processes_that_nobody_started_are_not_waited_for(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(BalcalError, match="start them with torchrun, or unset WORLD_SIZE"):
+        train_recipe(recipe("digits", "vanilla"), "nowhere", "cpu")
+
+
 def test_when_one_process_dies_the_other_says_so_and_the_run_resumes(tmp_path):
     command = [sys.executable, "-m", "balcal", "train", "digits", "balcal", "--out", str(tmp_path)]
     for setting in ["plan.epochs=12", "plan.batch_size=16"]:
         command += ["--set", setting]
     port = free_port()
 
-    def start(rank):
-        env = os.environ | {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "MASTER_PORT": port}
-        env["MASTER_ADDR"] = "127.0.0.1"
-        return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-    with start(0) as first, start(1) as second:
+    with start_rank(0, port, command) as first, start_rank(1, port, command) as second:
         for line in first.stderr:
             if "epoch 3/" in line:
                 break

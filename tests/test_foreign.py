@@ -191,8 +191,8 @@ def test_a_share_of_the_training_images(place):
         assert torch.equal(getattr(few, role).images, getattr(all_of_them, role).images), "other roles stay"
     rows = [{x.numpy().tobytes() for x in splits.train.images} for splits in (few, more, all_of_them)]
     assert rows[0] < rows[1] < rows[2]
-    for size in (0, 69):
-        with pytest.raises(BalcalError, match=f"cannot train on {size} of 68 images"):
+    for size, words in ((0, "task.train_size must be at least 1"), (69, "cannot train on 69 of 68 images")):
+        with pytest.raises(BalcalError, match=words):
             load_splits(recipe(name, "vanilla", 0, [f"task.train_size={size}"]).task)
     addresses = {recipe(name, "vanilla", 0, s).address() for s in ([], ["task.train_size=30"], ["task.train_size=42"])}
     assert len(addresses) == 3

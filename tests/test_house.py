@@ -11,7 +11,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "balcal"
 FLOORS = [
     ["core", "unfinished"],
     ["randomness", "files", "naming", "etf", "balance", "averaging", "fitting", "stopping", "arrays", "monitoring"],
-    ["claims", "provenance"],
+    ["claims", "provenance", "settings"],
     ["metrics", "backbones", "data", "devices", "affine", "piecewise", "stores"],
     ["recipe", "tapping"],
     ["methods", "tasks"],

@@ -11,7 +11,8 @@ from torch import nn
 
 import balcal
 from balcal.core import BalcalError, Outputs
-from balcal.registry import table
+from balcal.model import build
+from balcal.registry import recipe, table
 
 VECTORS = Path(__file__).parents[2] / "shared" / "vectors" / "losses.json"
 
@@ -319,3 +320,21 @@ def test_bf16_features_still_give_float32_losses():
     with torch.autocast("cpu", torch.bfloat16):
         assert model(x, branches=True).logits.dtype == torch.float32
         assert model.loss(x, y).dtype == torch.float32
+
+
+@pytest.mark.parametrize("setting", ["task.side=1", "task.backbone=cnn-28", "task.dataset=fashion"])
+def test_images_that_do_not_fit_the_network_are_noticed_when_it_is_built(setting):
+    with pytest.raises(BalcalError, match=r"pixels do not go through `cnn-.*: choose another task.side"):
+        build(recipe("digits", "balcal", 0, [setting]))
+
+
+def test_trying_a_network_out_leaves_no_trace():
+    torch.manual_seed(5)
+    plain = build(recipe("digits", "balcal", 0), weights=False)
+    after = torch.get_rng_state()
+    torch.manual_seed(5)
+    tried = build(recipe("digits", "balcal", 0))
+    assert torch.equal(torch.get_rng_state(), after)
+    assert tried.training
+    for name, tensor in plain.state_dict().items():
+        assert torch.equal(tensor, tried.state_dict()[name]), name

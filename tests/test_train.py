@@ -2,6 +2,7 @@
 
 import json
 import signal
+from copy import deepcopy
 
 import pytest
 import torch
@@ -12,11 +13,15 @@ from torch.utils.data import DataLoader, TensorDataset
 import balcal
 from balcal import train
 from balcal.core import BalcalError
+from balcal.data.batches import LoaderBatches
 from balcal.data.holding import hold_out
 from balcal.fitting import lift
 from balcal.methods.temperature import solve_temperature
 from balcal.optimise import rate
+from balcal.progress import Progress
 from balcal.recipe import Plan
+from balcal.sessions import fit_batches
+from balcal.stores import Memory
 
 
 def test_same_recipe_same_bits_other_seed_other_bits(tmp_path):
@@ -291,6 +296,56 @@ def test_fit_resumes_from_its_folder(tmp_path):
     assert all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), again.state_dict().values(), strict=True))
     with pytest.raises(BalcalError, match="belongs to another recipe"):
         balcal.fit(again, train, val, epochs=5, out=tmp_path, quiet=True)
+
+
+class Remembered(Memory):
+    """Saves after each step, and gives back what was saved."""
+
+    state = None
+
+    def load_state(self):
+        return self.state
+
+    def save_state(self, state):
+        self.state = deepcopy(state)
+
+    def save_is_due(self):
+        return True
+
+
+@pytest.mark.parametrize("rows", ["one sum for all", "two processes", "as it is"])
+def test_a_state_in_mid_epoch_resumes_whoever_saved_it(rows, monkeypatch):
+    """An earlier version, which kept one float32 sum for all processes; or two processes, of which one is left."""
+    data, _, _, _ = loaders()
+    batches = LoaderBatches(list(data), torch.device("cpu"), 0)
+
+    def trained(store):
+        model = balcal.wrap(net(), 4, "balcal")
+        return fit_batches(model, batches, batches, Plan(epochs=1), 0, Progress("", quiet=True), store)
+
+    whole, store, steps, really = trained(Memory()), Remembered(), [], train.set_rate
+
+    def breaks(*arguments):
+        steps.append(1)
+        if len(steps) == 5:
+            raise InterruptedError
+        really(*arguments)
+
+    monkeypatch.setattr(train, "set_rate", breaks)
+    with pytest.raises(InterruptedError):
+        trained(store)
+    monkeypatch.undo()
+    assert store.state["step"] == 4
+    counted = {"seen": store.state["seen"]} | store.state["sums"]
+    if rows == "one sum for all":
+        counted = {name: tensor[0] for name, tensor in counted.items()}
+        counted["seen"] = counted["seen"].float()
+    elif rows == "two processes":
+        counted = {name: torch.cat([0.25 * tensor, 0.75 * tensor]) for name, tensor in counted.items()}
+    store.state |= {"seen": counted.pop("seen"), "sums": counted}
+    resumed = trained(store)
+    assert resumed[0].pop("branch") == whole[0].pop("branch")
+    assert resumed == (whole if rows == "as it is" else [pytest.approx(whole[0], rel=1e-6)])
 
 
 @pytest.mark.parametrize("kind", ["int32", "uint8", "lists", "arrays"])

@@ -281,12 +281,25 @@ class OutputsMap(nn.Module):
         raise NotImplementedError
 
 
-def check_labels(labels: Tensor, num_classes: int, where: str) -> None:
-    """Labels must be whole numbers from 0 to K-1."""
-    if labels.is_floating_point() or labels.ndim != 1:
+def check_batch(images: Tensor, labels: Tensor, where: str) -> None:
+    """Labels must be a list of whole numbers, one for each image.
+
+    >>> check_batch(torch.zeros(3, 8), torch.tensor([0, 1]), "batch 1")
+    Traceback (most recent call last):
+    balcal.core.BalcalError: batch 1 has 3 images and 2 labels: each image needs one label
+    """
+    if labels.is_floating_point() or labels.is_complex() or labels.ndim != 1:
         raise BalcalError(
             f"labels in {where} must be a list of class indices, not {labels.dtype} {tuple(labels.shape)}"
         )
+    count = len(images) if images.ndim else 0
+    if count != len(labels):
+        raise BalcalError(f"{where} has {count} images and {len(labels)} labels: each image needs one label")
+
+
+def check_labels(labels: Tensor, num_classes: int, where: str) -> None:
+    """Labels must be whole numbers from 0 to K-1."""
+    check_batch(labels, labels, where)
     low, high = (int(x) for x in labels.long().aminmax()) if len(labels) else (0, 0)
     if not 0 <= low <= high < num_classes:
         bad = labels[(labels < 0) | (labels >= num_classes)][0]

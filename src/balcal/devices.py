@@ -16,6 +16,11 @@ import torch.distributed as dist
 from torch import Tensor
 
 from balcal.core import BalcalError
+from balcal.settings import check_value, within
+
+TIMEOUT = "BALCAL_TIMEOUT"
+PATIENCE_SECONDS = 1800
+"""long enough for what only the first process does meanwhile: fetching data, evaluating"""
 
 
 def pick_device(name: str | None = None) -> torch.device:
@@ -68,6 +73,14 @@ class World:
             for tensor in tensors:
                 dist.all_reduce(tensor)
 
+    def rows(self, tensor: Tensor) -> Tensor:
+        """What each process has, in the order of their ranks: (processes, ...)."""
+        if self.size == 1:
+            return tensor[None]
+        parts = [torch.empty_like(tensor) for _ in range(self.size)]
+        dist.all_gather(parts, tensor)
+        return torch.stack(parts)
+
     def share(self, *tensors: Tensor) -> None:
         """Everybody takes what the first process has."""
         if self.size > 1:
@@ -98,34 +111,61 @@ class World:
 def current_world(control: bool = True) -> World:
     """The processes that somebody set up already, if any."""
     if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
-        group = dist.new_group(backend="gloo") if control else None
+        group = dist.new_group(backend="gloo", timeout=patience()) if control else None
         return World(dist.get_rank(), dist.get_world_size(), group)
     return World()
+
+
+def patience() -> timedelta:
+    """How long a process waits for the others of its run: BALCAL_TIMEOUT in seconds."""
+    told = os.environ.get(TIMEOUT, "").strip() or str(PATIENCE_SECONDS)
+    try:
+        return timedelta(seconds=check_value(TIMEOUT, float(told), float, within("[1, 1e6]")))
+    except ValueError:
+        raise BalcalError(f"{TIMEOUT} must be a number of seconds, not `{told}`") from None
 
 
 @contextmanager
 def joined_world(device: torch.device) -> Iterator[World]:
     """Join the other processes that torchrun started, for as long as the block lasts."""
-    size = int(os.environ.get("WORLD_SIZE", "1"))
-    if size == 1:
+    if os.environ.get("WORLD_SIZE", "1") == "1":
         yield World()
         return
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=timedelta(minutes=10))
+    limit = patience()
     try:
+        _join(device, limit)
         yield current_world()
     except RuntimeError as error:
         if not _lost_contact(error):
             raise
+        what = "has ended"
+        if _waited(error):
+            what = f"has not answered for {limit.total_seconds():g} seconds ({TIMEOUT})"
         raise BalcalError(
-            "another process of this run has ended, so this one stops too; "
+            f"another process of this run {what}, so this one stops too; "
             "what was saved is intact: start the same command again to resume"
         ) from error
     finally:
-        dist.destroy_process_group()
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def _join(device: torch.device, limit: timedelta) -> None:
+    try:
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=limit)
+    except ValueError as error:  # what torchrun says in the environment is not there, or is no number
+        raise BalcalError(
+            f"WORLD_SIZE={os.environ['WORLD_SIZE']} announces several processes that are not there ({error}): "
+            "start them with torchrun, or unset WORLD_SIZE"
+        ) from None
+
+
+def _waited(error: RuntimeError) -> bool:
+    return any(word in str(error).lower() for word in ("timed out", "timeout"))
 
 
 def _lost_contact(error: RuntimeError) -> bool:
-    words = ("Connection closed", "Connection reset", "Broken pipe", "NCCL", "Timed out", "Socket", "recv", "send")
-    return isinstance(error, dist.DistError) or any(word in str(error) for word in words)
+    words = ("Connection closed", "Connection reset", "Broken pipe", "NCCL", "Socket", "recv", "send")
+    return isinstance(error, dist.DistError) or _waited(error) or any(word in str(error) for word in words)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from balcal.core import Backbone, BalcalError
 from balcal.data.batches import Batch, Batches
+from balcal.health import Health
 from balcal.model import Model, evaluating
 from balcal.randomness import generator, own_randomness
 
@@ -54,12 +55,15 @@ class FeatureBatches:
 @torch.no_grad()
 def keep_features(model: Model, batches: Batches) -> tuple[Tensor, Tensor]:
     """What the body makes of all batches, as in use, and their labels: vectors, or maps where the head wants maps."""
-    kept, labels = [], []
+    kept, labels, health = [], [], Health(model.head.weights.device, model.num_classes)
     with evaluating(model), own_randomness():
-        for images, true in batches.epoch(0):
+        for number, (images, true) in enumerate(batches.epoch(0), 1):
+            if not batches.checked:
+                health.look(images, true, f"batch {number}")
             feature_map, features = model.features(images)
             kept.append(feature_map if model.method.head.needs_map else features)
             labels.append(true)
+    health.check()
     if not kept:
         raise BalcalError("there is nothing to take features of: the loader is empty")
     return torch.cat(kept), torch.cat(labels)

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from balcal.core import BalcalError, check_labels
+from balcal.core import BalcalError, check_batch, check_labels
 
 
 class Health:
@@ -21,6 +21,7 @@ class Health:
 
     def look(self, images: Tensor, labels: Tensor, where: str) -> None:
         """Before the network sees the batch."""
+        check_batch(images, labels, where)
         if len(labels) == 0:
             raise BalcalError(f"{where} is empty")
         check_labels(labels, self.num_classes, where)

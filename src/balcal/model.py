@@ -12,9 +12,23 @@ import torch
 from torch import Generator, Tensor, nn
 
 from balcal import registry
-from balcal.core import Backbone, BalcalError, Outputs, OutputsMap, Parent, Record, Sums, Tally, Term, check_labels
+from balcal.core import (
+    Backbone,
+    BalcalError,
+    Outputs,
+    OutputsMap,
+    Parent,
+    Record,
+    Sums,
+    Tally,
+    Term,
+    check_batch,
+    check_labels,
+)
+from balcal.data.batches import pairs
 from balcal.devices import World, current_world
 from balcal.methods.vanilla import VANILLA
+from balcal.randomness import own_randomness
 from balcal.recipe import Method, Recipe
 from balcal.tapping import CustomFeatures, TappedNetwork, find_classifier, own_classifier
 
@@ -76,6 +90,9 @@ class Model(nn.Module):
 
     def loss(self, images: Tensor, labels: Tensor, rng: Generator | None = None) -> Tensor:
         """The training loss of a batch; in training mode it also counts the batch for the end of the epoch."""
+        check_batch(images, labels, "this batch")
+        if not len(labels):
+            raise BalcalError("this batch is empty: there is no loss of nothing")
         check_labels(labels, self.num_classes, "this batch")
         labels = labels.long()
         rng = rng or Generator().manual_seed(int(torch.randint(2**62, ())))
@@ -93,13 +110,9 @@ class Model(nn.Module):
         tally = self.method.tally
         if tally is None:
             return {}
-        self._held_out = tally.on == "val" and val_loader is not None
+        held_out = tally.on == "val" and val_loader is not None
         if tally.on == "val" and val_loader is not None:
-            self._sums = tally.start(self)
-            device = self.head.weights.device
-            with evaluating(self), torch.no_grad():
-                for images, labels in val_loader:
-                    tally.add(self._sums, self(images.to(device), branches=True), labels.to(device))
+            self._sums = self._counted(tally, val_loader)
         elif tally.on == "val":
             tally = on_training_batches(tally)
             warnings.warn(
@@ -112,8 +125,21 @@ class Model(nn.Module):
                 "nothing was counted in this epoch: call model.loss(x, y) for each batch before end_epoch()"
             )
         record = finish_tally(self, tally, self._sums, current_world(control=False))
-        self._sums = None
+        self._sums, self._held_out = None, held_out
         return record
+
+    @torch.no_grad()
+    def _counted(self, tally: Tally, loader: Iterable[Any]) -> Sums:
+        """The sums of a tally over a loader, as in use."""
+        sums, device, samples = tally.start(self), self.head.weights.device, 0
+        with evaluating(self):
+            for number, (images, labels) in enumerate(pairs(loader), 1):
+                check_labels(labels, self.num_classes, f"validation batch {number}")
+                tally.add(sums, self(images.to(device), branches=True), labels.to(device))
+                samples += len(labels)
+        if not samples:
+            raise BalcalError("the validation loader is empty: end_epoch(val_loader) needs samples to count")
+        return sums
 
 
 def on_training_batches(tally: Tally) -> Tally:
@@ -129,7 +155,15 @@ def batch_loss(
 ) -> Tensor:
     """The one line that trains everything (see core.py). `network` is the model, or its distributed wrapper."""
     inputs, resolve = method.mix(images, labels, rng)
-    outputs: Outputs = network(inputs, branches=True)
+    try:
+        outputs: Outputs = network(inputs, branches=True)
+    except ValueError as error:
+        if "more than 1 value per channel" not in str(error):
+            raise
+        raise BalcalError(
+            f"BatchNorm cannot be trained on a batch of {len(images)}: have the last batch left out "
+            "(drop_last=True), or choose another batch size"
+        ) from None
     terms = resolve(outputs)
     if sums is not None and method.tally is not None:
         counted = [(term.outputs, term.labels) for term in terms if term.counts]
@@ -241,4 +275,20 @@ def build(recipe: Recipe, weights: bool = True) -> Model:
     dataset = registry.dataset(recipe.task.dataset)
     backbone = registry.backbone(recipe.task.backbone, dataset.channels, weights)
     model = Model(backbone, dataset.num_classes, as_method(recipe.method))
+    if weights:
+        _try_out(model, (dataset.channels, *2 * (recipe.task.side or dataset.side,)), recipe.task.backbone)
     return cast(Model, model.to(memory_format=torch.channels_last))  # type: ignore[call-overload]
+
+
+@torch.no_grad()
+def _try_out(model: Model, shape: tuple[int, ...], backbone: str) -> None:
+    """One blank image through a new network: a size that does not fit is noticed before there is a run."""
+    try:
+        with evaluating(model), own_randomness():
+            model(torch.zeros(1, *shape))
+    except (RuntimeError, AssertionError, ValueError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise BalcalError(
+            f"images of {shape[-2]} x {shape[-1]} pixels do not go through `{backbone}` ({reason}): "
+            "choose another task.side or task.backbone"
+        ) from None

@@ -9,9 +9,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import PurePath
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from balcal.core import BalcalError, BeforeEpoch, Bounded, HeadSpec, IdleWithin, Loss, Mix, PostHoc, Select, Tally
+from balcal.settings import SEED, above, at_least, check_settings, check_value, within
 
 ROLES = ("loss", "mix", "head", "before_epoch", "tally", "select", "posthoc")
 AFTER_TRAINING = ("select", "posthoc")
@@ -22,7 +23,6 @@ SETTINGS = "settings"
 
 THE_REST = "*"
 """As a parent: whatever the method is joined with."""
-
 
 LATER = ("parent", "train_size", "side", "average", "average_or_last")
 """Fields that came after the first runs."""
@@ -163,40 +163,34 @@ def _joined(between: str, *texts: str) -> str:
 class Plan:
     """How to optimise: everything about the loop that is not the method and not the data."""
 
-    epochs: int = 30
-    batch_size: int = 128
+    epochs: Annotated[int, at_least(1)] = 30
+    batch_size: Annotated[int, at_least(1)] = 128
     optimiser: Literal["sgd", "adam", "adamw"] = "adam"
-    lr: float = 1e-3
-    momentum: float = 0.9
-    weight_decay: float = 0.0
+    lr: Annotated[float, above(0)] = 1e-3
+    momentum: Annotated[float, within("[0, 1)")] = 0.9
+    weight_decay: Annotated[float, at_least(0)] = 0.0
     schedule: Literal["constant", "step", "cosine"] = "constant"
-    milestones: tuple[float, ...] = (0.5, 0.75)
+    milestones: Annotated[tuple[float, ...], within("(0, 1)")] = (0.5, 0.75)
     """`step` divides the rate by ten at these shares of the epochs"""
-    warmup: float = 0.0
+    warmup: Annotated[float, within("[0, 1]")] = 0.0
     """share of the epochs in which the rate rises linearly"""
-    clip: float | None = None
+    clip: Annotated[float | None, above(0, "be above 0, or none")] = None
     """largest norm of the gradient"""
-    accumulate: int = 1
+    accumulate: Annotated[int, at_least(1)] = 1
     """batches per optimiser step"""
     precision: Literal["fp32", "bf16"] = "fp32"
     compile: bool = False
-    average: float | None = None
+    average: Annotated[float | None, at_least(0, "be 0 or above, or none")] = None
     """the weights in use are a mean over the steps so far, the k-th counting as k to this power; none: the last ones"""
     average_or_last: bool = False
     """in the last epoch the average gives way to the last step's weights, if validation images prefer those"""
-    keep: Literal["best", "all"] | int = "best"
+    keep: Annotated[Literal["best", "all"] | int, at_least(1, "be best, all or a number from 1 on")] = "best"
     """whose weights stay on disk: the best epoch's, or every epoch's, or every n-th epoch's and the best one's"""
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "accumulate"):
-            if getattr(self, name) < 1:
-                raise BalcalError(f"plan.{name} must be at least 1, not {getattr(self, name)}")
-        if not self.lr > 0:
-            raise BalcalError(f"plan.lr must be above 0, not {self.lr}")
-        if self.average is not None and not self.average >= 0:
-            raise BalcalError(f"plan.average must be 0 or above, or none, not {self.average}")
-        if isinstance(self.keep, int) and self.keep < 1:
-            raise BalcalError(f"plan.keep must be best, all or a number from 1 on, not {self.keep}")
+        check_settings(self, "plan")
+        if list(self.milestones) != sorted(set(self.milestones)):
+            raise BalcalError(f"plan.milestones must increase from one to the next, not {self.milestones}")
 
     def kept(self, epochs: int) -> set[int]:
         """Of the first so many epochs, those whose weights stay, however good or bad they are.
@@ -218,19 +212,22 @@ class Task:
     dataset: str
     backbone: str
     plan: Plan
-    val_size: int
+    val_size: Annotated[int, at_least(1)]
     """images of the training part held out for validation, drawn per class"""
-    calibrate_size: int = 0
+    calibrate_size: Annotated[int, at_least(0)] = 0
     """further images held out for post-hoc calibration alone; 0: the validation split serves for that too"""
-    train_size: int | None = None
+    train_size: Annotated[int | None, at_least(1, "be at least 1, or none")] = None
     """of what is left, so many images to train on, drawn per class; none: all"""
-    side: int | None = None
+    side: Annotated[int | None, at_least(1, "be at least 1, or none")] = None
     """pixels per side that the network sees; none: as many as the images have"""
-    split_seed: int = 1
+    split_seed: Annotated[int, SEED] = 1
     augment: Literal["none", "flip", "crop", "crop+flip"] = "none"
     tuned: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, compare=False)
     """settings of methods, by name, that were chosen on this task's validation split"""
     about: str = field(default="", compare=False)
+
+    def __post_init__(self) -> None:
+        check_settings(self, "task")
 
     @property
     def folder(self) -> str:
@@ -253,6 +250,9 @@ class Recipe:
     parent: Recipe | None = None
     """of the run that this one starts from"""
     overrides: tuple[str, ...] = field(default=(), compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "seed", check_value("seed", self.seed, int, SEED))
 
     def for_training(self) -> Recipe:
         method = self.method.for_training()

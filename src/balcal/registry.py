@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass, replace
 from functools import cache, reduce
 from operator import add
-from typing import Any, get_type_hints
+from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 from torch import nn
 
 from balcal.backbones.from_timm import PREFIX, from_timm
@@ -20,6 +20,7 @@ from balcal.data.foreign import foreign, is_foreign
 from balcal.methods.vanilla import VANILLA
 from balcal.naming import unknown
 from balcal.recipe import ROLES, THE_REST, Method, Recipe, Task
+from balcal.settings import adapter, check_value, declared, misfit, plain
 from balcal.tasks.foreign import foreign_task
 
 KINDS = {
@@ -140,13 +141,23 @@ def override(recipe: Recipe, path: str, value: Any) -> Recipe:
     """The recipe with one field changed: `plan.lr`, `task.val_size`, `head.beta`, `tally.on`, ..."""
     root, name = _split(path)
     if root == "task":
-        return replace(recipe, task=_changed(recipe.task, root, name, value))
+        changed = _changed(recipe.task, root, name, value)
+        _check_names(changed)
+        return replace(recipe, task=changed)
     if root == "plan":
         return replace(recipe, task=replace(recipe.task, plan=_changed(recipe.task.plan, root, name, value)))
     role = getattr(recipe.method, root)
     if role is None:
         raise BalcalError(f"`{path}` cannot be set: method `{recipe.method.name}` has no {root}")
     return replace(recipe, method=replace(recipe.method, **{root: _changed(role, root, name, value)}))
+
+
+def _check_names(task: Task) -> None:
+    """A data set or a backbone that nobody has is noticed before there is a folder for its run."""
+    if not is_foreign(task.dataset):
+        _named("datasets", "data set", task.dataset)
+    if not task.backbone.startswith(PREFIX):
+        _named("backbones", "backbone", task.backbone)
 
 
 def has_setting(recipe: Recipe, path: str) -> bool:
@@ -182,13 +193,15 @@ def _changed(record: Any, root: str, name: str, value: Any) -> Any:
         if not settable:
             raise BalcalError(f"`{root}.{name}` cannot be set: {record} has no settings")
         raise BalcalError(unknown(f"setting of `{root}`", name, settable))
-    wanted = get_type_hints(type(record))[name]
+    wanted, allowed = declared(record)[name]
+    typed = isinstance(value, str)
     if isinstance(value, str) and value.lower() in ("none", "null") and "'none'" not in str(wanted):
         value = None
     if isinstance(value, str) and "tuple" in str(wanted):
         value = [part for part in value.strip("()[] ").split(",") if part.strip()]
+    setting = f"{root}.{name}"
     try:
-        return replace(record, **{name: TypeAdapter(wanted).validate_python(value)})
+        told = adapter(wanted).validate_python(plain(value), strict=not typed)
     except ValidationError as error:
-        reasons = " or ".join(dict.fromkeys(e["msg"][0].lower() + e["msg"][1:] for e in error.errors()))
-        raise BalcalError(f"`{root}.{name}={value}` does not fit: {reasons}") from None
+        raise misfit(setting, str(value), error) from None
+    return replace(record, **{name: check_value(setting, told, wanted, allowed)})

@@ -32,6 +32,7 @@ from balcal.randomness import generator, own_randomness, seed_torch
 from balcal.recipe import Method, Plan, Recipe
 from balcal.runs import Run
 from balcal.sessions import fit_batches, train_recipe
+from balcal.settings import SEED, at_least, check_value, within
 from balcal.tapping import find_classifier
 
 NAME = "retrofit"
@@ -83,14 +84,18 @@ def retrofit(
     warning. A network whose last layer has other classes (`num_classes`) gets a new one: then there is nothing to keep.
     """
     begun = time.perf_counter()
-    start, trained = _as_model(network, num_classes)
+    chosen = as_method(method)
+    given = {"epochs": epochs, "batch_size": batch_size, "lr": lr, "schedule": "cosine"}
+    plan = Plan(**chosen.brings | given)
+    seed = check_value("seed", seed, int, SEED)
+    check_value("held_out", held_out, float, within("[0, 1]"))
+    check_value("tolerance", tolerance, float, within("[0, 1]"))
+    start, trained = _as_model(network, check_value("num_classes", num_classes, int | None, at_least(2)))
     with own_randomness():
         seed_torch(seed, "weights")
-        model = _new_head(start, as_method(method))
+        model = _new_head(start, chosen)
     device = model.head.weights.device
-    learn, check = _features(model, device, loader, val_loader, batch_size, held_out, seed)
-    given = {"epochs": epochs, "batch_size": batch_size, "lr": lr, "schedule": "cosine"}
-    plan = Plan(**model.method.brings | given)
+    learn, check = _features(model, device, loader, val_loader, plan.batch_size, held_out, seed)
     progress = Progress(model.method.name, quiet)
     with fed_with_features(start), fed_with_features(model):
         before = predict_batches(start, check) if trained else None

@@ -28,6 +28,7 @@ from balcal.progress import Progress
 from balcal.randomness import own_randomness, seed_torch
 from balcal.recipe import Plan, Recipe, describe, fingerprint, flattened
 from balcal.runs import Run
+from balcal.settings import SEED, check_value
 from balcal.stages import ParentRun, start_from, without_detours
 from balcal.stores import SAVE_EVERY_SECONDS, Folder, Memory, Store
 from balcal.trackers import Tracked, Trackers, check_trackers
@@ -57,11 +58,14 @@ def fit(
     A method that starts from another run (`tst`, `vtst`) starts here from the weights that the model has: bring a
     network that is trained already. `pcs` needs all epochs of a run, so it goes with `balcal train` only.
     """
+    if not isinstance(model, Model):
+        raise BalcalError(f"fit trains a model that balcal.wrap has made, not a {type(model).__name__}: wrap it first")
     known = {f.name for f in fields(Plan)} - {"epochs", "batch_size"}
     for name in settings:
         if name not in known:
             raise BalcalError(unknown("setting", name, known))
     plan = Plan(**model.method.brings | settings | {"epochs": epochs})
+    seed = check_value("seed", seed, int, SEED)
     device = model.head.weights.device
     world = current_world()
     progress = Progress(model.method.name, quiet or not world.first)

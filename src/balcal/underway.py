@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from balcal.averaging import RunningMean
-from balcal.core import Record, Sums
+from balcal.core import Record, Sums, sum_dtype
 from balcal.data.batches import Batches
 from balcal.devices import World
 from balcal.health import Health
@@ -53,8 +53,8 @@ class Session:
         self.health = Health(self.device, self.model.num_classes)
         self.history: list[Record] = []
         self.sums: Sums | None = None
-        self.seen = torch.zeros((), device=self.device)
-        """sum of the losses of this epoch"""
+        self.seen = torch.zeros((), dtype=sum_dtype(self.device), device=self.device)
+        """sum of the losses of this epoch, in this process"""
         self.stop = StopRequest()
 
 
@@ -74,21 +74,21 @@ def keep_weights(session: Session) -> None:
 
 
 def save(session: Session) -> None:
-    """Everything needed to go on from here. What the processes have counted so far goes to the first one's account."""
+    """Everything needed to go on from here. What the processes have counted so far stays apart, a row for each: added
+    up in another order, it would be another sum."""
     session.health.check()
-    counted = [session.seen, *(session.sums or {}).values()] if session.step else []
-    session.world.sum(*counted)
+    seen, counted = session.world.rows(session.seen), None
+    if session.sums is not None:
+        counted = {name: session.world.rows(tensor) for name, tensor in session.sums.items()}
     if not session.world.first:
-        for tensor in counted:
-            tensor.zero_()
         return
     session.store.save_state(
         {
             "epoch": session.epoch,
             "step": session.step,
             "history": session.history,
-            "sums": session.sums,
-            "seen": session.seen,
+            "sums": counted,
+            "seen": seen,
             "model": session.model.state_dict(),
             "optimiser": session.optimiser.state_dict(),
             "mean": session.mean and session.mean.state_dict(),
@@ -106,11 +106,18 @@ def resume(session: Session) -> None:
     session.optimiser.load_state_dict(state["optimiser"])
     if session.mean:
         session.mean.load_state_dict(state["mean"])
-    if session.world.first:
-        session.seen.copy_(state["seen"])
+    apart = state["seen"].ndim == 1  # an earlier version kept one sum for all processes
+    session.seen.copy_(_own_part(state["seen"] if apart else state["seen"][None], session.world))
     if state["sums"] is not None:
-        mine = 1 if session.world.first else 0
-        session.sums = {name: mine * tensor.to(session.device) for name, tensor in state["sums"].items()}
+        rows = {name: tensor if apart else tensor[None] for name, tensor in state["sums"].items()}
+        session.sums = {name: _own_part(each, session.world).to(session.device) for name, each in rows.items()}
     if session.world.first and session.history:
         session.told(session.history[-1])  # a process that died may have saved it and told nobody
     session.progress.note(f"resuming at epoch {session.epoch + 1}, batch {session.step + 1}")
+
+
+def _own_part(rows: Tensor, world: World) -> Tensor:
+    """This process's row; where as many processes as rows are no longer there, all of it goes to the first one."""
+    if len(rows) == world.size:
+        return rows[world.rank].clone()
+    return rows.sum(0) * (1 if world.first else 0)

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from balcal.core import BalcalError
+from balcal.core import BalcalError, check_batch
 from balcal.data.dataset import Dataset
 from balcal.data.images import ImageSet
 from balcal.randomness import generator, seed_torch
@@ -139,17 +139,42 @@ class LoaderBatches:
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         seed_torch(self.seed, "order", epoch)  # samplers draw their order from torch's generator
-        for step, batch in enumerate(self.loader):
+        for step, (images, labels) in enumerate(pairs(self.loader)):
             if step >= start:
-                try:
-                    images, labels = batch
-                except (TypeError, ValueError):
-                    raise BalcalError("the loader must give pairs (images, labels)") from None
-                images, labels = torch.as_tensor(images), torch.as_tensor(labels)
-                if not labels.is_floating_point():  # what floats mean as labels is for somebody else to complain about
-                    labels = labels.long()
                 yield images.to(self.device, non_blocking=True), labels.to(self.device, non_blocking=True)
             seed_torch(self.seed, "load", epoch, step + 1)  # for draws made while loading the next one
 
     def share(self, labels: Tensor) -> float:
         return 1.0
+
+
+def pairs(loader: Iterable[Any]) -> Iterator[Batch]:
+    """What a loader gives, looked at and counted: a loss over fewer batches than it promises would be a wrong one."""
+    try:
+        promised = len(loader)  # type: ignore[arg-type]
+    except TypeError:
+        promised = None
+    count = 0
+    for batch in loader:
+        if count == promised:
+            raise BalcalError(
+                f"the loader gives more than {promised} batches, which is its length: "
+                "make len(loader) its number of batches"
+            )
+        count += 1
+        yield _pair(batch, f"batch {count}")
+    if promised is not None and count < promised:
+        raise BalcalError(
+            f"the loader has ended after {count} of {promised} batches: make len(loader) its number of batches, and "
+            "let it begin anew each time (an iterator is used up after the first)"
+        )
+
+
+def _pair(batch: Any, where: str) -> Batch:
+    try:
+        images, labels = batch
+        images, labels = torch.as_tensor(images), torch.as_tensor(labels)
+    except (TypeError, ValueError, RuntimeError):
+        raise BalcalError("the loader must give pairs (images, labels)") from None
+    check_batch(images, labels, where)
+    return images, labels.long()

@@ -23,8 +23,7 @@ def hold_out(
 
     What the data set does to a sample, such as augmentation, it does to those held out as well.
     """
-    ordinary = isinstance(loader, DataLoader) and type(loader.sampler) in (RandomSampler, SequentialSampler)
-    if not isinstance(loader, DataLoader) or not ordinary or loader.batch_size is None:
+    if not isinstance(loader, DataLoader) or not _each_once(loader) or loader.batch_size is None:
         raise BalcalError(
             "there is no validation loader, and of this training loader no samples can be held out, since it is no "
             "DataLoader with an ordinary sampler: pass val_loader="
@@ -40,6 +39,14 @@ def hold_out(
     shuffled = isinstance(loader.sampler, RandomSampler)
     rest = _like(loader, sorted(order[kept:]), shuffle=shuffled, drop_last=loader.drop_last)
     return rest, _like(loader, sorted(order[:kept]))
+
+
+def _each_once(loader: DataLoader[Any]) -> bool:
+    """Whether an epoch has every sample once; which others a sampler means, we do not know."""
+    sampler = loader.sampler
+    if type(sampler) is RandomSampler:
+        return not sampler.replacement and sampler.num_samples == len(cast(Sized, loader.dataset))
+    return type(sampler) is SequentialSampler
 
 
 def _like(loader: DataLoader[Any], rows: list[int], **how: Any) -> DataLoader[Any]:

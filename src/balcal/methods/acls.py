@@ -21,29 +21,28 @@ default). The BalCAL paper has M = 6 on CIFAR-10 and 10 elsewhere, its code 10 e
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 from torch import Tensor
 from torch.nn import functional as F
 
-from balcal.core import BalcalError, at_least_float32
+from balcal.core import at_least_float32
 from balcal.recipe import Method
+from balcal.settings import at_least, check_settings
 
 
 @dataclass(frozen=True)
 class Acls:
     """Cross-entropy, and a pull on logits that stand out too far."""
 
-    alpha: float = 0.1
-    lambda1: float = 1.0
-    lambda2: float = 0.1
+    alpha: Annotated[float, at_least(0)] = 0.1
+    lambda1: Annotated[float, at_least(0)] = 1.0
+    lambda2: Annotated[float, at_least(0)] = 0.1
     margin: float = 10.0
     positive: Literal["absolute", "range"] = "absolute"
 
     def __post_init__(self) -> None:
-        for name in ("alpha", "lambda1", "lambda2"):
-            if not getattr(self, name) >= 0:
-                raise BalcalError(f"loss.{name} must be at least 0, not {getattr(self, name)}")
+        check_settings(self, "loss")
 
     @property
     def idle_within(self) -> float:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, TypeVar
+from typing import Annotated, ClassVar, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -30,9 +30,12 @@ from balcal.core import BalcalError, Classifier, Fusion, Head, Outputs, Record, 
 from balcal.etf import ConvAdapter, NoAdapter, VectorAdapter, adapted_width, simplex_etf
 from balcal.methods.averaged import AVERAGE, OR_LAST
 from balcal.recipe import Method
+from balcal.settings import above, at_least, check_settings, within
 
 Beta = float | Literal["K"]
 Adapter = Literal["vector", "conv"] | None
+Points = Annotated[int, at_least(2, most=100_000)]
+"""candidates of a grid: fewer than two are none, more than that are not worth their memory"""
 ADAPTERS: dict[str, type[VectorAdapter] | type[ConvAdapter]] = {"vector": VectorAdapter, "conv": ConvAdapter}
 
 
@@ -96,15 +99,12 @@ class Fixed:
 class Etf:
     """The ETF classifier in place of the learnable one."""
 
-    beta: Beta = 1.0
-    delta: float = 0.95
+    beta: Annotated[Beta, above(0, "be above 0 (or K)")] = 1.0
+    delta: Annotated[float, within("(0, 1]")] = 0.95
     adapter: Adapter = None
 
     def __post_init__(self) -> None:
-        if self.beta != "K" and not self.beta > 0:
-            raise BalcalError(f"head.beta must be above 0 (or K), not {self.beta}")
-        if not 0 < self.delta <= 1:
-            raise BalcalError(f"head.delta must lie in (0, 1], not {self.delta}")
+        check_settings(self, "head")
 
     @property
     def needs_map(self) -> bool:
@@ -134,13 +134,8 @@ class Balanced(Etf):
 
     adapter: Adapter = "vector"
     fusion: Fusion = "probs"
-    gamma: float = 0.5
+    gamma: Annotated[float, within("[0, 1]")] = 0.5
     loss_follows: bool = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.gamma <= 1:
-            raise BalcalError(f"head.gamma must lie in [0, 1], not {self.gamma}")
 
     @property
     def logit_bounds(self) -> tuple[float, ...]:
@@ -169,8 +164,11 @@ class SolveGamma:
     only_weights: ClassVar[bool] = True
     """what it sets leaves the logits as they are, so none have to be computed anew"""
     on: Split = "train"
-    points: int = 129
-    guard: float = 0.01
+    points: Points = 129
+    guard: Annotated[float, at_least(0)] = 0.01
+
+    def __post_init__(self) -> None:
+        check_settings(self, "tally")
 
     def start(self, model: Classifier) -> Sums:
         return balance.start_sums(self.points, model.head.weights.device)
@@ -198,8 +196,8 @@ class SolveFreely(SolveGamma):
 
     seen: ClassVar[float] = 0.95
     on: Split = "val"
-    points: int = 33
-    bold_points: int = 17
+    points: Points = 33
+    bold_points: Points = 17
 
     def start(self, model: Classifier) -> Sums:
         bold = balance.start_sums(self.bold_points, model.head.weights.device)
@@ -233,7 +231,10 @@ class SolveBeta:
     moves_bounds: ClassVar[bool] = True
     """the bound that the head names is that of its first epoch"""
     on: Split = "train"
-    points: int = 129
+    points: Points = 129
+
+    def __post_init__(self) -> None:
+        check_settings(self, "tally")
 
     def start(self, model: Classifier) -> Sums:
         return balance.start_sums(self.points, model.head.weights.device)

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
@@ -29,6 +29,7 @@ from torch.nn import functional as F
 
 from balcal.core import BalcalError, at_least_float32
 from balcal.recipe import Method
+from balcal.settings import at_least, check_settings
 
 
 class PairSum(torch.autograd.Function):
@@ -61,15 +62,13 @@ class PairSum(torch.autograd.Function):
 class Cpc:
     """Cross-entropy plus a binary loss for every pair of classes."""
 
-    bdc: float = 0.1
-    bec: float = 1.0
+    bdc: Annotated[float, at_least(0)] = 0.1
+    bec: Annotated[float, at_least(0)] = 1.0
     diagonal: bool = True
     """whether i = j counts as a pair"""
 
     def __post_init__(self) -> None:
-        for name in ("bdc", "bec"):
-            if not getattr(self, name) >= 0:
-                raise BalcalError(f"loss.{name} must be at least 0, not {getattr(self, name)}")
+        check_settings(self, "loss")
 
     def discrimination(self, logits: Tensor, labels: Tensor) -> Tensor:
         """BDC"""

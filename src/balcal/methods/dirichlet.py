@@ -18,9 +18,10 @@ from torch import Tensor, nn
 
 from balcal.affine import Affine, fit_affine
 from balcal.fitting import check_held_out
-from balcal.methods.scaling import check_penalty
+from balcal.methods.scaling import Penalty
 from balcal.methods.temperature import solve_temperature
 from balcal.recipe import Method
+from balcal.settings import check_settings
 
 LOG_EPSILON = math.log(sys.float_info.epsilon)
 
@@ -37,10 +38,10 @@ class Dirichlet(Affine):
 class DirichletCalibration:
     """A full matrix on log-probabilities. `penalty` None: chosen by cross-validation on the calibration set."""
 
-    penalty: float | None = None
+    penalty: Penalty = None
 
     def __post_init__(self) -> None:
-        check_penalty(self.penalty)
+        check_settings(self, "posthoc")
 
     def identity(self, num_classes: int) -> nn.Module:
         return Dirichlet.identity(num_classes)

@@ -13,23 +13,24 @@ batch, which is plain summed cross-entropy; public scripts use 5 for images. Bal
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from torch import Tensor
 
-from balcal.core import BalcalError, at_least_float32
+from balcal.core import at_least_float32
 from balcal.methods.fl import missing
 from balcal.recipe import Method
+from balcal.settings import at_least, check_settings
 
 
 @dataclass(frozen=True)
 class DualFocal:
     """Focal loss that also looks at the class next below the label."""
 
-    gamma: float = 5.0
+    gamma: Annotated[float, at_least(0)] = 5.0
 
     def __post_init__(self) -> None:
-        if not self.gamma >= 0:
-            raise BalcalError(f"loss.gamma must be at least 0, not {self.gamma}")
+        check_settings(self, "loss")
 
     def __call__(self, logits: Tensor, labels: Tensor) -> Tensor:
         log_p = at_least_float32(logits).log_softmax(1)

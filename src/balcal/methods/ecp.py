@@ -13,22 +13,23 @@ log-softmax there is nothing to clamp.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from torch import Tensor
 
-from balcal.core import BalcalError, at_least_float32
+from balcal.core import at_least_float32
 from balcal.recipe import Method
+from balcal.settings import at_least, check_settings
 
 
 @dataclass(frozen=True)
 class ConfidencePenalty:
     """Cross-entropy minus a share of the entropy."""
 
-    alpha: float = 0.1
+    alpha: Annotated[float, at_least(0)] = 0.1
 
     def __post_init__(self) -> None:
-        if not self.alpha >= 0:
-            raise BalcalError(f"loss.alpha must be at least 0, not {self.alpha}")
+        check_settings(self, "loss")
 
     def __call__(self, logits: Tensor, labels: Tensor) -> Tensor:
         log_p = at_least_float32(logits).log_softmax(1)

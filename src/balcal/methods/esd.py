@@ -19,25 +19,26 @@ BalCAL's code takes logits for confidences, which is a mistake, with weight 0.5 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from balcal.core import BalcalError, at_least_float32
+from balcal.core import at_least_float32
 from balcal.methods.mmce import confidences
 from balcal.recipe import Method
+from balcal.settings import at_least, check_settings
 
 
 @dataclass(frozen=True)
 class Esd:
     """Cross-entropy plus an estimate of how far confidence and correctness drift apart."""
 
-    weight: float = 4.0
+    weight: Annotated[float, at_least(0)] = 4.0
 
     def __post_init__(self) -> None:
-        if not self.weight >= 0:
-            raise BalcalError(f"loss.weight must be at least 0, not {self.weight}")
+        check_settings(self, "loss")
 
     def estimate(self, logits: Tensor, labels: Tensor) -> Tensor:
         r, c = confidences(logits, labels)

@@ -21,6 +21,7 @@ from torch.nn import functional as F
 from balcal.fitting import FittedMap, Objective, check_held_out, keep_top
 from balcal.methods.temperature import solve_temperature
 from balcal.recipe import Method
+from balcal.settings import check_settings
 
 
 class TemperatureEnsemble(FittedMap):
@@ -108,6 +109,9 @@ class EnsembleTemperatureScaling:
     """A temperature, and how far to trust it, the plain prediction and nothing at all."""
 
     loss: Literal["nll", "mse"] = "nll"
+
+    def __post_init__(self) -> None:
+        check_settings(self, "posthoc")
 
     def identity(self, num_classes: int) -> nn.Module:
         return TemperatureEnsemble(torch.tensor(1.0), torch.tensor([0.0, 1.0, 0.0]))

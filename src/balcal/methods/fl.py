@@ -15,23 +15,24 @@ clip gradients at norm 2; here it is the mean, as in BalCAL's code. A clipped su
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from balcal.core import BalcalError, at_least_float32
+from balcal.core import at_least_float32
 from balcal.recipe import Method
+from balcal.settings import at_least, check_settings
 
 
 @dataclass(frozen=True)
 class Focal:
     """Cross-entropy that cares less for samples that are right already."""
 
-    gamma: float = 3.0
+    gamma: Annotated[float, at_least(0)] = 3.0
 
     def __post_init__(self) -> None:
-        if not self.gamma >= 0:
-            raise BalcalError(f"loss.gamma must be at least 0, not {self.gamma}")
+        check_settings(self, "loss")
 
     def __call__(self, logits: Tensor, labels: Tensor) -> Tensor:
         log_p = at_least_float32(logits).log_softmax(1).gather(1, labels[:, None])[:, 0]

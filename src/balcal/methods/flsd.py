@@ -14,12 +14,14 @@ code sums over the batch, here it is the mean.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from torch import Tensor, bucketize
 
-from balcal.core import BalcalError, at_least_float32
+from balcal.core import at_least_float32
 from balcal.methods.fl import missing
 from balcal.recipe import Method
+from balcal.settings import at_least, check_settings
 
 EDGES = (0.2, 0.5)
 
@@ -28,12 +30,11 @@ EDGES = (0.2, 0.5)
 class SampleFocal:
     """Focal loss whose gamma depends on the sample."""
 
-    gammas: tuple[float, float, float] = (5.0, 3.0, 3.0)
+    gammas: Annotated[tuple[float, float, float], at_least(0)] = (5.0, 3.0, 3.0)
     """for p_y below 0.2, from there up to 0.5, and above"""
 
     def __post_init__(self) -> None:
-        if not all(gamma >= 0 for gamma in self.gammas):
-            raise BalcalError(f"loss.gammas must be at least 0, not {self.gammas}")
+        check_settings(self, "loss")
 
     def __call__(self, logits: Tensor, labels: Tensor) -> Tensor:
         log_p = at_least_float32(logits).log_softmax(1).gather(1, labels[:, None])[:, 0]

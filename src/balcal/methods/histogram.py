@@ -10,14 +10,15 @@ with equal bins (a, b] over 0 to 1, p = 0 in the first. An empty bin says its ce
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
 
-from balcal.core import BalcalError
 from balcal.fitting import check_held_out
 from balcal.piecewise import Piecewise
 from balcal.recipe import Method
+from balcal.settings import at_least, check_settings
 
 
 def frequencies(p: Tensor, right: Tensor, edges: Tensor) -> Tensor:
@@ -39,11 +40,10 @@ def frequencies(p: Tensor, right: Tensor, edges: Tensor) -> Tensor:
 class HistogramBinning:
     """The frequency of each class in each of its bins."""
 
-    bins: int = 15
+    bins: Annotated[int, at_least(1)] = 15
 
     def __post_init__(self) -> None:
-        if self.bins < 1:
-            raise BalcalError(f"posthoc.bins must be at least 1, not {self.bins}")
+        check_settings(self, "posthoc")
 
     def identity(self, num_classes: int) -> nn.Module:
         return Piecewise.identity(num_classes, self.bins)

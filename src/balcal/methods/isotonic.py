@@ -20,6 +20,7 @@ from torch.nn.functional import pad
 from balcal.fitting import check_held_out
 from balcal.piecewise import Piecewise
 from balcal.recipe import Method
+from balcal.settings import check_settings
 
 
 def increasing(p: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
@@ -49,6 +50,9 @@ class IsotonicCalibration:
     """One increasing function for all classes together, or (`pooled` False) one for each."""
 
     pooled: bool = True
+
+    def __post_init__(self) -> None:
+        check_settings(self, "posthoc")
 
     def identity(self, num_classes: int) -> nn.Module:
         return Piecewise.identity(1 if self.pooled else num_classes)

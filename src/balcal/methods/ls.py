@@ -13,22 +13,23 @@ this loss with alpha K / (K - 1).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from torch import Tensor
 
-from balcal.core import BalcalError, at_least_float32
+from balcal.core import at_least_float32
 from balcal.recipe import Method
+from balcal.settings import check_settings, within
 
 
 @dataclass(frozen=True)
 class LabelSmoothing:
     """Cross-entropy with a label that leaves alpha to chance."""
 
-    alpha: float = 0.05
+    alpha: Annotated[float, within("[0, 1)")] = 0.05
 
     def __post_init__(self) -> None:
-        if not 0 <= self.alpha < 1:
-            raise BalcalError(f"loss.alpha must lie in [0, 1), not {self.alpha}")
+        check_settings(self, "loss")
 
     def __call__(self, logits: Tensor, labels: Tensor) -> Tensor:
         log_p = at_least_float32(logits).log_softmax(1)

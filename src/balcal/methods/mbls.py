@@ -13,12 +13,14 @@ alpha K here. BalCAL's code has m = 6; the authors' own setting, and ours, is m 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from torch import Tensor
 from torch.nn import functional as F
 
-from balcal.core import BalcalError, at_least_float32
+from balcal.core import at_least_float32
 from balcal.recipe import Method
+from balcal.settings import at_least, check_settings
 
 
 @dataclass(frozen=True)
@@ -26,11 +28,10 @@ class Mbls:
     """Cross-entropy, and a pull on logits that lie further than a margin below the top one."""
 
     margin: float = 10.0
-    alpha: float = 0.1
+    alpha: Annotated[float, at_least(0)] = 0.1
 
     def __post_init__(self) -> None:
-        if not self.alpha >= 0:
-            raise BalcalError(f"loss.alpha must be at least 0, not {self.alpha}")
+        check_settings(self, "loss")
 
     @property
     def idle_within(self) -> float:

@@ -12,24 +12,25 @@ Paper and released code differ: BalCAL's code offers the added term alone, witho
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from balcal.core import BalcalError, at_least_float32
+from balcal.core import at_least_float32
 from balcal.recipe import Method
+from balcal.settings import at_least, check_settings
 
 
 @dataclass(frozen=True)
 class Mdca:
     """Cross-entropy plus the distance between mean probabilities and class frequencies."""
 
-    beta: float = 1.0
+    beta: Annotated[float, at_least(0)] = 1.0
 
     def __post_init__(self) -> None:
-        if not self.beta >= 0:
-            raise BalcalError(f"loss.beta must be at least 0, not {self.beta}")
+        check_settings(self, "loss")
 
     def term(self, logits: Tensor, labels: Tensor) -> Tensor:
         p = logits.softmax(1)

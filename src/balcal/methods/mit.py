@@ -22,6 +22,7 @@ BalCAL's copy has none. The code can divide by zero. BalCAL's code ignores MIT w
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import torch
 from torch import Generator, Tensor
@@ -29,6 +30,7 @@ from torch import Generator, Tensor
 from balcal.core import BalcalError, Outputs, Resolve, Term
 from balcal.methods.mixup import draw_beta, mixed
 from balcal.recipe import Method
+from balcal.settings import above, check_settings, within
 
 PATIENCE = 1000
 """draws after which a margin is out of reach"""
@@ -38,14 +40,11 @@ PATIENCE = 1000
 class Mit:
     """Two mixtures of the same pairs in, their un-mixed logits out."""
 
-    alpha: float = 1.0
-    margin: float = 0.01
+    alpha: Annotated[float, above(0)] = 1.0
+    margin: Annotated[float, within("(0, 1)", "un-mixing divides by l1 - l2")] = 0.01
 
     def __post_init__(self) -> None:
-        if not self.alpha > 0:
-            raise BalcalError(f"mix.alpha must be above 0, not {self.alpha}")
-        if not 0 < self.margin < 1:
-            raise BalcalError(f"mix.margin must lie in (0, 1), not {self.margin}: un-mixing divides by l1 - l2")
+        check_settings(self, "mix")
 
     def shares(self, rng: Generator) -> tuple[float, float]:
         """l1 >= 1/2 >= l2, at least the margin apart."""

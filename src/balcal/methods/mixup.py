@@ -24,7 +24,7 @@ nobody knows what its Mixup + BalCAL row counted.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
@@ -32,19 +32,19 @@ from torch import Generator, Tensor
 
 from balcal.core import BalcalError, Outputs, Resolve, Term
 from balcal.recipe import Method
+from balcal.settings import at_least, check_settings
 
 
 @dataclass(frozen=True)
 class Mixup:
     """Each image with a share of another one, and the loss of both labels."""
 
-    alpha: float = 0.2
+    alpha: Annotated[float, at_least(0)] = 0.2
     counted: Literal["clean", "dominant"] = "clean"
     """what a tally counts"""
 
     def __post_init__(self) -> None:
-        if not self.alpha >= 0:
-            raise BalcalError(f"mix.alpha must be at least 0, not {self.alpha}")
+        check_settings(self, "mix")
 
     def __call__(self, images: Tensor, labels: Tensor, rng: Generator) -> tuple[Tensor, Resolve]:
         lam = draw_beta(self.alpha, rng) if self.alpha else 1.0

@@ -26,13 +26,14 @@ SVHN and 0.5 on CIFAR-100, is most likely `mmce-w`; in its code 1.5 occurs only 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 from torch import Tensor
 from torch.nn import functional as F
 
-from balcal.core import BalcalError, at_least_float32
+from balcal.core import at_least_float32
 from balcal.recipe import Method
+from balcal.settings import above, at_least, check_settings
 
 
 def confidences(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -45,14 +46,11 @@ def confidences(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 class Mmce:
     """Cross-entropy plus the kernel distance between confidence and correctness."""
 
-    weight: float = 1.0
-    width: float = 0.4
+    weight: Annotated[float, at_least(0)] = 1.0
+    width: Annotated[float, above(0)] = 0.4
 
     def __post_init__(self) -> None:
-        if not self.width > 0:
-            raise BalcalError(f"loss.width must be above 0, not {self.width}")
-        if not self.weight >= 0:
-            raise BalcalError(f"loss.weight must be at least 0, not {self.weight}")
+        check_settings(self, "loss")
 
     def kernel(self, r: Tensor) -> Tensor:
         return (-(r[:, None] - r[None, :]).abs() / self.width).exp()
@@ -70,7 +68,7 @@ class Mmce:
 class MmceWeighted(Mmce):
     """The same with correct and wrong samples normalised apart."""
 
-    weight: float = 1.5
+    weight: Annotated[float, at_least(0)] = 1.5
     normalisation: Literal["code", "single"] = "code"
 
     def term(self, logits: Tensor, labels: Tensor) -> Tensor:

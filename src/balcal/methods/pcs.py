@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor, nn
@@ -35,6 +35,7 @@ from torch import Tensor, nn
 from balcal.core import BalcalError, Classifier, Record
 from balcal.methods.vanilla import Lowest
 from balcal.recipe import THE_REST, Method
+from balcal.settings import at_least, check_settings
 from balcal.tapping import blocks_of
 
 Weights = Mapping[str, Tensor]
@@ -64,11 +65,10 @@ def block_names(backbone: nn.Module) -> list[str]:
 class Stitch:
     """Begin every epoch with blocks of different epochs of the parent's run."""
 
-    every: int = 1
+    every: Annotated[int, at_least(1)] = 1
 
     def __post_init__(self) -> None:
-        if self.every < 1:
-            raise BalcalError(f"before_epoch.every must be at least 1, not {self.every}")
+        check_settings(self, "before_epoch")
 
     @property
     def parent_settings(self) -> tuple[str, ...]:
@@ -96,11 +96,10 @@ class WithinFloor:
     """The lowest figure among candidates that are about as accurate as the first."""
 
     figure: Literal["val_nll", "val_ece"] = "val_nll"
-    floor: float = 0.01
+    floor: Annotated[float, at_least(0)] = 0.01
 
     def __post_init__(self) -> None:
-        if not self.floor >= 0:
-            raise BalcalError(f"select.floor must be at least 0, not {self.floor}")
+        check_settings(self, "select")
 
     def __call__(self, history: Sequence[Record]) -> int:
         """The first candidate is always among them.

@@ -22,11 +22,13 @@ paper has 1.25, and its code parses that setting but does nothing with it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from torch import nn
 
 from balcal.core import BalcalError, Classifier
 from balcal.recipe import Method
+from balcal.settings import above, check_settings
 from balcal.tapping import blocks_of
 
 
@@ -34,11 +36,10 @@ from balcal.tapping import blocks_of
 class Peel:
     """Freeze the network from the top while training goes on."""
 
-    gamma: float = 1.25
+    gamma: Annotated[float, above(0)] = 1.25
 
     def __post_init__(self) -> None:
-        if not self.gamma > 0:
-            raise BalcalError(f"before_epoch.gamma must be above 0, not {self.gamma}")
+        check_settings(self, "before_epoch")
 
     def stage(self, groups: int, epoch: int, epochs: int) -> int:
         """How many groups are frozen.

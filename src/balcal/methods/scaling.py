@@ -13,16 +13,17 @@ its off-diagonals and biases carry a penalty (see `balcal.affine`). On log-proba
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from balcal.affine import Affine, fit_affine
-from balcal.core import BalcalError
 from balcal.fitting import FittedMap, check_held_out, minimise
 from balcal.methods.temperature import solve_temperature
 from balcal.recipe import Method
+from balcal.settings import at_least, check_settings
 
 BOX = 1e3
 """No scale is further from 0 than this, as in temperature scaling."""
@@ -65,6 +66,9 @@ def solve_vector(z: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     return w, a - w * m
 
 
+Penalty = Annotated[float | None, at_least(0, "be at least 0, or None to have it chosen")]
+
+
 @dataclass(frozen=True)
 class VectorScaling:
     """One scale and one bias for each class."""
@@ -81,10 +85,10 @@ class VectorScaling:
 class MatrixScaling:
     """A full matrix and a bias. `penalty` None: chosen by cross-validation on the calibration set."""
 
-    penalty: float | None = None
+    penalty: Penalty = None
 
     def __post_init__(self) -> None:
-        check_penalty(self.penalty)
+        check_settings(self, "posthoc")
 
     def identity(self, num_classes: int) -> nn.Module:
         return Affine.identity(num_classes)
@@ -92,11 +96,6 @@ class MatrixScaling:
     def fit(self, log_probs: Tensor, labels: Tensor) -> nn.Module:
         z, y = check_held_out(log_probs, labels, "ms", least=3 * log_probs.shape[-1], each_class="weights")
         return Affine(*fit_affine(z, y, 1 / solve_temperature(z, y), self.penalty, "ms"))
-
-
-def check_penalty(penalty: float | None) -> None:
-    if penalty is not None and not penalty >= 0:
-        raise BalcalError(f"posthoc.penalty must be at least 0, or None to have it chosen, not {penalty}")
 
 
 METHODS = {

@@ -23,6 +23,7 @@ from balcal.fitting import check_held_out, lift, read_scores
 from balcal.metrics.bins import bin_table
 from balcal.metrics.inputs import TopLabels
 from balcal.recipe import Method
+from balcal.settings import check_settings
 
 COLDEST, HOTTEST = 1e-3, 1e3
 """Bounds of T. On separable data the optimum is T = 0, on worthless predictions it is infinite."""
@@ -88,6 +89,9 @@ class TemperatureScaling:
     """One temperature for all samples, fitted on the validation split by NLL; `by` ECE on a grid, as some papers do."""
 
     by: Literal["nll", "ece"] = "nll"
+
+    def __post_init__(self) -> None:
+        check_settings(self, "posthoc")
 
     def identity(self, num_classes: int) -> nn.Module:
         return Temperature()

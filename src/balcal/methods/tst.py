@@ -23,13 +23,15 @@ temperature scaling divides probabilities. Z is 128 in the BalCAL paper, 10 in i
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from balcal.core import BalcalError, Classifier, Head, Outputs, at_least_float32
+from balcal.core import Classifier, Head, Outputs, at_least_float32
 from balcal.recipe import Method
+from balcal.settings import at_least, check_settings
 
 
 def narrowing(features: int, latent: int) -> nn.Sequential:
@@ -82,12 +84,11 @@ class VariationalHead(Head):
 class TwoStage:
     """The head of the second stage; a classifier that was there before is dropped."""
 
-    latent: int = 128
+    latent: Annotated[int, at_least(1, most=100_000)] = 128
     needs_map = False
 
     def __post_init__(self) -> None:
-        if self.latent < 1:
-            raise BalcalError(f"head.latent must be at least 1, not {self.latent}")
+        check_settings(self, "head")
 
     def __call__(
         self, features: int, num_classes: int, learnable: nn.Linear | None = None, channels: int | None = None
@@ -99,12 +100,7 @@ class TwoStage:
 class Variational(TwoStage):
     """The same with a Gaussian in the middle."""
 
-    samples: int = 10
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.samples < 1:
-            raise BalcalError(f"head.samples must be at least 1, not {self.samples}")
+    samples: Annotated[int, at_least(1, most=10_000)] = 10
 
     def __call__(
         self, features: int, num_classes: int, learnable: nn.Linear | None = None, channels: int | None = None
@@ -117,6 +113,9 @@ class FrozenBody:
     """Only the head is trained. `freeze_bn`: the body is as in use, BatchNorm statistics included."""
 
     freeze_bn: bool = False
+
+    def __post_init__(self) -> None:
+        check_settings(self, "before_epoch")
 
     def __call__(self, model: Classifier, epoch: int, epochs: int) -> None:
         for weight in model.backbone.parameters():

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from balcal.core import Classifier, Head, Outputs, Record, Resolve, Term, at_least_float32
 from balcal.recipe import Method
+from balcal.settings import check_settings
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,9 @@ class Lowest:
     """The epoch with the lowest value of a validation figure; the first one, if several are equal."""
 
     figure: Literal["val_nll", "val_ece"] = "val_nll"
+
+    def __post_init__(self) -> None:
+        check_settings(self, "select")
 
     def __call__(self, history: Sequence[Record]) -> int:
         return min(range(len(history)), key=lambda epoch: history[epoch][self.figure])
