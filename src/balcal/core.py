@@ -283,16 +283,17 @@ class OutputsMap(nn.Module):
 
 def check_labels(labels: Tensor, num_classes: int, where: str) -> None:
     """Labels must be whole numbers from 0 to K-1."""
-    if labels.is_floating_point() or labels.ndim != 1:
+    if labels.is_floating_point() or labels.is_complex() or labels.ndim != 1:
         raise BalcalError(
             f"labels in {where} must be a list of class indices, not {labels.dtype} {tuple(labels.shape)}"
         )
-    low, high = (int(x) for x in labels.long().aminmax()) if len(labels) else (0, 0)
+    whole = labels.long()
+    low, high = (int(x) for x in whole.aminmax()) if len(labels) else (0, 0)
     if not 0 <= low <= high < num_classes:
-        bad = labels[(labels < 0) | (labels >= num_classes)][0]
+        bad = int(whole[(whole < 0) | (whole >= num_classes)][0])
+        bad += 2**64 if bad < 0 and labels.dtype == torch.uint64 else 0
         raise BalcalError(
-            f"label {int(bad)} in {where} is out of range: "
-            f"with {num_classes} classes labels run from 0 to {num_classes - 1}"
+            f"label {bad} in {where} is out of range: with {num_classes} classes labels run from 0 to {num_classes - 1}"
         )
 
 
