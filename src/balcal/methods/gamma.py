@@ -20,6 +20,7 @@ from balcal import balance
 from balcal.core import BalcalError, Outputs, OutputsMap
 from balcal.fitting import check_held_out
 from balcal.recipe import Method
+from balcal.values import check_choice
 
 POINTS = 129
 """candidates for gamma up to 1, and as many above"""
@@ -47,6 +48,9 @@ class RefitGamma:
     """Gamma of lowest NLL, or of confidence equal to accuracy, on the validation split."""
 
     by: Literal["nll", "balance"] = "nll"
+
+    def __post_init__(self) -> None:
+        check_choice(self.by, "posthoc.by", ("nll", "balance"))
 
     def identity(self, num_classes: int) -> nn.Module:
         return Refused()

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from balcal.core import BalcalError
 from balcal.fitting import check_held_out
 from balcal.piecewise import Piecewise
 from balcal.recipe import Method
+from balcal.values import check_whole
 
 
 def frequencies(p: Tensor, right: Tensor, edges: Tensor) -> Tensor:
@@ -42,8 +42,7 @@ class HistogramBinning:
     bins: int = 15
 
     def __post_init__(self) -> None:
-        if self.bins < 1:
-            raise BalcalError(f"posthoc.bins must be at least 1, not {self.bins}")
+        check_whole(self.bins, "posthoc.bins", 1, 10_000)
 
     def identity(self, num_classes: int) -> nn.Module:
         return Piecewise.identity(num_classes, self.bins)

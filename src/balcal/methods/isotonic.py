@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
+from balcal.core import BalcalError
 from balcal.fitting import check_held_out
 from balcal.piecewise import Piecewise
 from balcal.recipe import Method
@@ -49,6 +50,10 @@ class IsotonicCalibration:
     """One increasing function for all classes together, or (`pooled` False) one for each."""
 
     pooled: bool = True
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.pooled, bool):
+            raise BalcalError(f"posthoc.pooled must be true or false, not {self.pooled!r}")
 
     def identity(self, num_classes: int) -> nn.Module:
         return Piecewise.identity(1 if self.pooled else num_classes)

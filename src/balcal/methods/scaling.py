@@ -26,11 +26,14 @@ from balcal.recipe import Method
 
 BOX = 1e3
 """No scale is further from 0 than this, as in temperature scaling."""
+STRONGEST = 1e9
+"""penalty: a weaker one already leaves nothing but the diagonal"""
 
 
 class Vector(FittedMap):
     """log softmax(w * scores + b)."""
 
+    as_they_are = True
     weight: Tensor
     bias: Tensor
 
@@ -73,7 +76,7 @@ class VectorScaling:
         return Vector(torch.ones(num_classes), torch.zeros(num_classes))
 
     def fit(self, log_probs: Tensor, labels: Tensor) -> nn.Module:
-        z, y = check_held_out(log_probs, labels, "vs", least=2 * log_probs.shape[-1], each_class="bias")
+        z, y = check_held_out(log_probs, labels, "vs", 2 * log_probs.shape[-1], "bias", as_they_are=True)
         return Vector(*solve_vector(z, y))
 
 
@@ -90,13 +93,16 @@ class MatrixScaling:
         return Affine.identity(num_classes)
 
     def fit(self, log_probs: Tensor, labels: Tensor) -> nn.Module:
-        z, y = check_held_out(log_probs, labels, "ms", least=3 * log_probs.shape[-1], each_class="weights")
+        z, y = check_held_out(log_probs, labels, "ms", 3 * log_probs.shape[-1], "weights", as_they_are=True)
         return Affine(*fit_affine(z, y, 1 / solve_temperature(z, y), self.penalty, "ms"))
 
 
 def check_penalty(penalty: float | None) -> None:
-    if penalty is not None and not penalty >= 0:
-        raise BalcalError(f"posthoc.penalty must be at least 0, or None to have it chosen, not {penalty}")
+    fits = penalty is None or (isinstance(penalty, (int, float)) and not isinstance(penalty, bool))
+    if not fits or (penalty is not None and not 0 <= penalty <= STRONGEST):
+        raise BalcalError(
+            f"posthoc.penalty must be at least 0, or None to have it chosen, and at most {STRONGEST:g}, not {penalty!r}"
+        )
 
 
 METHODS = {
