@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from balcal import Monitor
+from balcal.betting import FRACTIONS, Watch, lower_bound
 from balcal.core import BalcalError
-from balcal.monitoring import FRACTIONS, Watch, lower_bound
 
 
 def confident(rng, n):
