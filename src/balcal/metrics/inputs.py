@@ -4,9 +4,9 @@ Every way to predictions leads through `read`: files, functions and calibrators 
 checked once, in pieces that fit the processor's cache, on the device where it lies, and stays as it is; what is kept of
 it is a few numbers per sample, in float64.
 
-Rows must sum to one. What rounding to its precision does to a row is left alone. A row that is off by more is divided
-by its sum: without a word where its precision explains that, as half precision with many classes does, else with a
-warning. A row that is off by more than 1 % is refused.
+Rows must sum to one. What float32 does to a row is left alone. A row that is off by more is divided by its sum: without
+a word where its precision explains that, as half precision does, else with a warning. A row that is off by more than
+1 % is refused.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ def read_table(given: Any, what: str) -> Tensor:
 
 def _sums(table: Tensor, logs: bool) -> Tensor | None:
     """What the rows sum to, where that is not one; or an error where it is something else."""
-    worst, sums, rounding = 0.0, None, _rounding(table.dtype)
+    worst, sums = 0.0, None
     for part in _parts(table):
         wide = at_least_float32(table[part])
         probs = wide.exp() if logs else wide
@@ -187,10 +187,10 @@ def _sums(table: Tensor, logs: bool) -> Tensor | None:
         off = float((total - 1).abs().max())
         if not off <= TOLERANCE or float(probs.min()) < 0:
             _complain(probs, off)
-        if off > rounding:
+        if off > ROUNDING:
             total = (wide.double().exp() if logs else wide.double()).sum(1)
             sums = table.new_ones(len(table), dtype=torch.float64) if sums is None else sums
-            sums[part] = torch.where((total - 1).abs() > rounding, total, 1.0)
+            sums[part] = torch.where((total - 1).abs() > ROUNDING, total, 1.0)
         worst = max(worst, off)
     if worst > _explained(table, logs):
         warnings.warn(
@@ -200,16 +200,11 @@ def _sums(table: Tensor, logs: bool) -> Tensor | None:
     return sums
 
 
-def _rounding(dtype: torch.dtype) -> float:
-    """How far from one a row may be, each of its numbers rounded to the nearest that the precision has."""
-    return max(ROUNDING, torch.finfo(dtype).eps / 2)
-
-
 def _explained(table: Tensor, logs: bool) -> float:
-    """How far from one a row may be when it was computed in this precision: a logarithm's error grows with its size."""
+    """How far from one the precision of the table may have brought a row; a logarithm's error grows with its size."""
     if table.dtype.itemsize >= 4:
         return ROUNDING
-    return 2 * _rounding(table.dtype) * (1 + math.log(table.shape[1]) if logs else 1)
+    return torch.finfo(table.dtype).eps * (1 + math.log(table.shape[1]) if logs else 1)
 
 
 def _complain(probs: Tensor, off: float) -> None:
