@@ -32,12 +32,11 @@ def as_tensor(values: Any, what: str = "the data") -> Tensor:
     array = _array(values, what)
     if array.dtype.kind not in "biuf":
         raise BalcalError(f"expected numbers in {what}, got an array of {array.dtype}")
-    if array.dtype == np.longdouble:
-        array = array.astype(np.float64)
-    array = array.astype(array.dtype.newbyteorder("="), copy=False)
+    usual = f"{array.dtype.kind}{min(array.dtype.itemsize, 8)}"  # long doubles are cut, bytes put in our order
+    array = np.ascontiguousarray(array.astype(usual, copy=False)).reshape(array.shape).view(usual)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # a read-only array: we do not write
-        return torch.from_numpy(np.ascontiguousarray(array).reshape(array.shape))
+        return torch.from_numpy(array)
 
 
 def _plain(values: Tensor, what: str) -> Tensor:
