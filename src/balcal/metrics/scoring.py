@@ -131,7 +131,7 @@ def _soft(probs: Any, log_probs: Any, soft_labels: Any) -> tuple[Rows, torch.Ten
 def _with_logs(rows: Rows, q: torch.Tensor) -> Any:
     start = 0
     for given, probs, labels in rows.chunks():
-        log_p = given.double() if rows.logs else probs.double().log()
+        log_p = (given.double() if rows.logs else probs.double().log()).clamp(max=0)
         yield q[start : start + len(labels)], log_p
         start += len(labels)
 
