@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
 
-.PHONY: demo test smoke format bench clean
+.PHONY: demo test fuzz smoke format bench clean
 
 demo: $(READY)
 	$(BIN)/balcal demo
@@ -13,6 +13,10 @@ test: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/pytest -n 2
+
+# five minutes of inputs that nobody would pass: every outcome is right, or an error of one sentence
+fuzz: $(READY)
+	BALCAL_FUZZ=300 $(BIN)/pytest tests/fuzz
 
 # every table and figure of the paper, on digits
 smoke: $(READY)

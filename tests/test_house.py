@@ -10,10 +10,10 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "balcal"
 FLOORS = [
     ["core", "unfinished"],
-    ["randomness", "files", "naming", "etf", "balance", "averaging", "fitting", "stopping", "arrays", "monitoring"],
-    ["claims", "provenance", "settings"],
-    ["metrics", "backbones", "data", "devices", "affine", "piecewise", "stores"],
-    ["recipe", "tapping"],
+    ["randomness", "files", "naming", "values", "etf", "balance", "averaging", "stopping"],
+    ["claims", "provenance", "settings", "fitting", "betting"],
+    ["metrics", "monitoring", "backbones", "data", "devices", "affine", "piecewise", "stores"],
+    ["recipe", "tapping", "arrays"],
     ["methods", "tasks"],
     ["registry"],
     ["model", "optimise", "health", "progress", "trackers"],

@@ -4,10 +4,11 @@ import json
 
 import numpy as np
 import pytest
+import torch
 
 from balcal import Monitor
+from balcal.betting import FRACTIONS, Watch, lower_bound
 from balcal.core import BalcalError
-from balcal.monitoring import FRACTIONS, Watch, lower_bound
 
 
 def confident(rng, n):
@@ -124,3 +125,129 @@ def test_mistakes_get_one_sentence():
     with pytest.raises(BalcalError, match="alpha must lie between"):
         Monitor(c, alpha=0)
     assert Monitor(c, np.ones(200)).learn(0.9, 1) == []
+
+
+@pytest.mark.parametrize(
+    ("bad", "complaint"),
+    [
+        ({"tolerance": np.nan}, "tolerance must be a finite number, not nan"),
+        ({"tolerance": -0.1}, "tolerance must be at least 0 and below 1"),
+        ({"tolerance": 1}, "from 1 on nothing is a drift"),
+        ({"tolerance": "0.1"}, "tolerance must be a finite number"),
+        ({"alpha": np.nan}, "alpha must be a finite number"),
+        ({"alpha": 1e-300}, "alpha must lie between"),
+        ({"bands": 0}, "the number of bands must be at least 1"),
+        ({"bands": 2.5}, "the number of bands must be a whole number"),
+        ({"bands": 10**9}, "the number of bands must be at most"),
+    ],
+)
+def test_settings_are_checked(bad, complaint):
+    with pytest.raises(BalcalError, match=complaint):
+        Monitor(np.full(200, 0.9), np.ones(200), **bad)
+
+
+def test_outcomes_without_a_reference_of_outcomes_are_refused():
+    with pytest.raises(BalcalError, match=r"reference had no labels, .* make it with Monitor\(confidences, correct\)"):
+        Monitor(np.full(200, 0.9)).learn([0.9], [1])
+    with pytest.raises(BalcalError, match="reference had no labels"):
+        Monitor.of(Monitor(np.full(200, 0.9)).as_dict()).learn([0.9], [1])
+
+
+def test_tensors_with_gradients_lists_and_masks():
+    c = torch.full((200,), 0.9, requires_grad=True)
+    monitor = Monitor(c, torch.ones(200, dtype=torch.bool))
+    assert monitor.see(c) == monitor.learn(c, c > 0.5) == monitor.see([0.9]) == []
+    hidden = np.ma.masked_array(np.full(200, 0.9), mask=np.arange(200) == 3)
+    for call in (lambda: Monitor(hidden), lambda: monitor.see(hidden), lambda: monitor.learn(c, hidden > 0.5)):
+        with pytest.raises(BalcalError, match="masked"):
+            call()
+    for bad in ("high", [[0.5], [0.5, 0.5]], [0.5, None], [[0.5]], [np.nan], [0.5j], {}):
+        with pytest.raises(BalcalError):
+            monitor.see(bad)
+        with pytest.raises(BalcalError):
+            monitor.learn([0.5], bad)
+    assert monitor.watches[0].seen == 201
+
+
+def spoilt(told, path, value):
+    """A copy with one place replaced."""
+    told = json.loads(json.dumps(told))
+    *way, last = path
+    place = told
+    for step in way:
+        place = place[step]
+    place[last] = value
+    return told
+
+
+WHOLE = {"alpha", "edges", "watches", "alarms"}
+
+
+@pytest.mark.parametrize(
+    "told", [{}, None, [], 3, "a", {"alpha": 0.05}, dict.fromkeys(WHOLE), {key: [] for key in WHOLE}]
+)
+def test_what_is_no_monitor_is_refused(told):
+    with pytest.raises(BalcalError, match="this is not a monitor as `as_dict` told it"):
+        Monitor.of(told)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (["alpha"], float("nan")),
+        (["alpha"], 2),
+        (["alpha"], "0.05"),
+        (["edges"], None),
+        (["edges"], [0.5, 0.4]),
+        (["edges"], []),
+        (["edges", 0], float("nan")),
+        (["watches"], []),
+        (["watches", 0], None),
+        (["watches", 0], {}),
+        (["watches", 0, "name"], "confidences"),
+        (["watches", 0, "low"], float("nan")),
+        (["watches", 0, "low"], 1.5),
+        (["watches", 0, "high"], -1),
+        (["watches", 0, "wealth"], None),
+        (["watches", 0, "wealth"], [[], []]),
+        (["watches", 0, "wealth", 0, 3], float("inf")),
+        (["watches", 0, "wealth", 1, 3], None),
+        (["watches", 0, "seen"], -1),
+        (["watches", 0, "seen"], 1.5),
+        (["watches", 0, "seen"], 10**15),
+        (["watches", 0, "recent"], "0.9"),
+        (["watches", 0, "rung"], ["left"]),
+        (["watches", 0, "rung"], "up"),
+        (["alarms"], {}),
+        (["alarms", 0], {"what": "confidence"}),
+        (["alarms", 0, "direction"], "left"),
+        (["alarms", 0, "expected"], [0.5]),
+        (["alarms", 0, "expected"], [0.5, float("nan")]),
+        (["alarms", 0, "at"], "soon"),
+        (["alarms", 0, "what"], 5),
+    ],
+)
+def test_one_wrong_place_is_enough(path, value):
+    rng = np.random.default_rng(7)
+    c = confident(rng, 1000)
+    monitor = Monitor(c, rng.random(1000) < c)
+    assert monitor.see(np.zeros(300))
+    told = monitor.as_dict()
+    assert Monitor.of(json.loads(json.dumps(told))).as_dict() == json.loads(json.dumps(told)) | {
+        "alarms": told["alarms"]
+    }
+    with pytest.raises(BalcalError, match="this is not a monitor as `as_dict` told it"):
+        Monitor.of(spoilt(told, path, value))
+
+
+def test_bands_that_lie_close_together_are_all_watched():
+    """Edges that are equal to three digits once shared a name, and one of the bands was not watched."""
+    rng = np.random.default_rng(8)
+    c = 1 - 1e-3 * rng.random(4000)
+    monitor = Monitor(c, rng.random(4000) < c, bands=6)
+    assert len(monitor.edges) == 5
+    assert len({watch.name for watch in monitor.watches}) == len(monitor.watches) == 8
+    monitor.learn(c, np.ones(4000))
+    seen = [watch.seen for watch in monitor.watches[2:]]
+    assert sum(seen) == 4000
+    assert min(seen) > 500

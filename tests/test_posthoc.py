@@ -169,3 +169,112 @@ def test_temperature_of_four_times_hotter_arrays():
     z, y = held_out(5, n=300)
     hot = balcal.Calibrator("ts", inputs="logits").fit(4 * z, y).map_.temperature
     assert float(hot) == pytest.approx(4 * solve_temperature(z, y), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("method", "bad", "complaint"),
+    [
+        ("ts", {"by": "x"}, "posthoc.by must be nll or ece, not 'x'"),
+        ("ts", {"by": None}, "posthoc.by must be nll or ece"),
+        ("ets", {"loss": "mae"}, "posthoc.loss must be nll or mse"),
+        ("ms", {"penalty": "strong"}, "posthoc.penalty must be at least 0"),
+        ("ms", {"penalty": np.inf}, "posthoc.penalty must be at least 0"),
+        ("dirichlet", {"penalty": -1}, "posthoc.penalty must be at least 0"),
+        ("dirichlet", {"penalty": True}, "posthoc.penalty must be at least 0"),
+        ("histogram", {"bins": -3}, "posthoc.bins must be at least 1"),
+        ("histogram", {"bins": 2.5}, "posthoc.bins must be a whole number"),
+        ("histogram", {"bins": "15"}, "posthoc.bins must be a whole number"),
+        ("isotonic", {"pooled": "yes"}, "posthoc.pooled must be true or false"),
+        ("gamma", {"by": "ece"}, "posthoc.by must be nll or balance"),
+        ("ts", ["by"], "settings go by name"),
+        ("ts", {3: 4}, "unknown setting of `ts`"),
+        (5, None, "said by its name"),
+    ],
+)
+def test_settings_of_a_calibrator_are_checked(method, bad, complaint):
+    z, y = held_out(1)
+    with pytest.raises(BalcalError, match=complaint):
+        balcal.Calibrator(method, settings=bad).fit(z.softmax(1), y)
+
+
+@pytest.mark.parametrize("method", ON_ARRAYS)
+def test_logits_of_any_size_are_right_or_refused(method):
+    """They once came out uniform. Where the map takes logits as they are, it says that it cannot take these."""
+    z, y = held_out(2, n=200)
+    calibrator = balcal.Calibrator(method, inputs="logits").fit(z, y)
+    sure = calibrator.predict_proba(torch.tensor([[1000.0, 0, 0, 0], [0, 0, 1000.0, 0]]))
+    for large in ([[1e20, 0, 0, 0], [-1e20, -1e20, 1e20, -3e38]], [[-1e30, -2e30, -2e30, -2e30], [1e5, 0, 1e300, 0]]):
+        if method in ("vs", "ms"):
+            with pytest.raises(BalcalError, match=f"`{method}` takes logits as they are, and .* is too large"):
+                calibrator.predict_proba(large)
+        else:
+            told = calibrator.predict_proba(large)
+            assert told.argmax(1).tolist() == [0, 2]
+            np.testing.assert_allclose(told.sum(1), 1, atol=1e-9)
+            np.testing.assert_allclose(told, sure, atol=1e-3)
+    around = calibrator.predict_proba([[20.0, 18.0, 17.0, 10.0]])
+    if method not in ("vs", "ms"):
+        np.testing.assert_allclose(
+            calibrator.predict_proba([[1e8 + 20, 1e8 + 18, 1e8 + 17, 1e8 + 10]]), around, atol=1e-6
+        )
+    with pytest.raises(BalcalError, match=r"differ by .*: divide all logits by a constant|takes logits as they are"):
+        balcal.Calibrator(method, inputs="logits").fit(z * 1e20, y)
+
+
+@pytest.mark.parametrize("method", ON_ARRAYS)
+def test_impossible_classes_and_half_precision(method):
+    z, y = held_out(3, n=200)
+    z[torch.arange(200), (y + 1) % 4] = -torch.inf
+    calibrator = balcal.Calibrator(method, inputs="logits").fit(z, y)
+    told = calibrator.predict_proba(z)
+    assert np.isfinite(told).all()
+    np.testing.assert_allclose(told.sum(1), 1, atol=1e-9)
+    for dtype in (torch.float16, torch.bfloat16):
+        coarse = z.to(dtype)
+        same = calibrator.predict_proba(coarse.double())
+        np.testing.assert_allclose(calibrator.predict_proba(coarse), same, atol=1e-12)
+        direct = calibrator.map_(coarse)
+        assert direct.dtype == dtype
+        np.testing.assert_allclose(direct.double().exp(), same, atol=0.02)
+    hot = calibrator.map_(torch.tensor([[60000.0, 100.0, -60000.0, 0.0]], dtype=torch.float16))
+    assert not hot.isnan().any()
+    assert hot.argmax() == 0
+
+
+def test_hot_logits_get_the_temperature_that_they_need():
+    """It once stopped at 1,000, far from the best."""
+    z, y = held_out(4, n=400)
+    assert solve_temperature(z * 600, y) == pytest.approx(600 * solve_temperature(z, y), rel=1e-6)
+    assert solve_temperature(z * 600, y) > 1000
+
+
+def test_a_temperature_at_its_lower_bound_is_explained():
+    z, y = held_out(4, n=400)
+    with pytest.warns(UserWarning, match="the best temperature is below 0.001, where `ts` stops: multiply all logits"):
+        balcal.Calibrator("ts", inputs="logits").fit(z * 1e-5, y)
+
+
+@pytest.mark.parametrize("inputs", ["probs", "log_probs", "logits"])
+def test_a_calibrator_takes_tables_of_numbers_only(inputs):
+    z, y = held_out(1)
+    good = {"probs": z.softmax(1), "log_probs": z.log_softmax(1), "logits": z}[inputs]
+    calibrator = balcal.Calibrator("ts", inputs=inputs).fit(good.requires_grad_(), y)
+    hidden = np.ma.masked_array(good.detach().numpy(), mask=np.arange(480).reshape(120, 4) == 7)
+    for bad in (None, 0.5, [], [[]], [0.5, 0.5], [[0.5], [0.5, 0.5]], [["a", "b"]], [[1j, 0]], [[0.5]] * 3, hidden, {}):
+        with pytest.raises(BalcalError):
+            calibrator.predict_proba(bad)
+        with pytest.raises(BalcalError):
+            balcal.Calibrator("ts", inputs=inputs).fit(bad, y)
+    for bad in (
+        None,
+        0,
+        y.double(),
+        y + 0.7,
+        y[:5],
+        y[:, None],
+        [*y.tolist()[:-1], 2**70],
+        [str(c) for c in y.tolist()],
+    ):
+        with pytest.raises(BalcalError):
+            balcal.Calibrator("ts", inputs=inputs).fit(good, bad)
+    assert calibrator.predict_proba(good).shape == (120, 4)

@@ -27,6 +27,7 @@ MOST_CLASSES = 256
 class Affine(FittedMap):
     """log softmax(W x + b), where x are the scores as they come."""
 
+    as_they_are = True
     weight: Tensor
     bias: Tensor
 
@@ -65,7 +66,9 @@ class AffineProblem:
         price = torch.full_like(start, penalty / (k * (k - 1)))
         price[:, k] = penalty / k
         price.diagonal().zero_()
-        root = torch.linalg.cholesky(self.curvature + torch.diag_embed(2 * price))
+        root, failed = torch.linalg.cholesky_ex(self.curvature + torch.diag_embed(2 * price))
+        if bool(failed.any()):
+            raise BalcalError(f"the scores are too alike, or too large, for `{who}` to be fitted: use `ts`")
 
         def natural(u: Tensor) -> Tensor:
             return _solve(root.mT, u, upper=True)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import csv
+import os
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
 
 from balcal.core import BalcalError, Predictions
+from balcal.metrics.inputs import Rows, read, read_logits
 
 KINDS = ("probs", "log_probs", "logits")
 UNNAMED = "?"
@@ -20,25 +20,18 @@ UNNAMED = "?"
 
 @dataclass(frozen=True, eq=False)
 class Arrays:
-    """A table of predictions as it was stored, what its numbers are, and the labels."""
+    """Predictions as they were stored, checked, and their labels."""
 
-    kind: str
-    table: NDArray[Any]
-    labels: NDArray[Any]
+    rows: Rows
     role: str | None = None
     """which part of the data these are, if the file says so"""
 
     def named(self) -> dict[str, Any]:
         """For a metric: probs= or log_probs=, and labels=."""
-        if self.kind == "logits":
-            return {"log_probs": self.predictions().log_probs, "labels": self.labels}
-        return {self.kind: self.table, "labels": self.labels}
+        return {"log_probs" if self.rows.logs else "probs": self.rows.whole(), "labels": self.rows.labels}
 
     def predictions(self) -> Predictions:
-        table = torch.from_numpy(np.ascontiguousarray(self.table))
-        if self.kind != "log_probs":
-            table = table.log() if self.kind == "probs" else table.log_softmax(1)
-        return Predictions(table, torch.from_numpy(self.labels.astype(np.int64)), self.role)
+        return Predictions(self.rows.log_probs(), self.rows.labels, self.role)
 
 
 def read_arrays(source: str, labels: str | None = None, kind: str | None = None) -> Arrays:
@@ -64,23 +57,40 @@ def read_arrays(source: str, labels: str | None = None, kind: str | None = None)
         )
     if "labels" not in found:
         raise BalcalError(f"{source} has no array `labels`: name their file with --labels FILE.npz:ARRAY")
-    role = str(found["role"]) if "role" in found else None
-    return Arrays(told[0], found[told[0]], np.asarray(found["labels"]), role)
+    try:
+        return Arrays(_rows(told[0], found[told[0]], found["labels"]), _role(found.get("role")))
+    except BalcalError as error:
+        raise BalcalError(f"{source}: {error}") from None
+
+
+def _rows(kind: str, table: Any, labels: Any) -> Rows:
+    """The checks of every function of arrays. Logits are made log-probabilities."""
+    if kind == "logits":
+        return read(None, read_logits(table).log_softmax(1), labels)
+    return read(table if kind == "probs" else None, table if kind == "log_probs" else None, labels)
+
+
+def _role(told: Any) -> str | None:
+    """The word that balcal writes beside predictions; anything else of that name is somebody's own."""
+    return str(told) if isinstance(told, np.ndarray) and told.ndim == 0 and told.dtype.kind == "U" else None
 
 
 def _read_npz(source: str) -> dict[str, Any]:
     """Every array by name; `FILE.npz:ARRAY` leaves one, without a name unless that says what it is."""
     stem, colon, name = source.partition(".npz:")
     path = Path(f"{stem}.npz" if colon else source)
+    if not os.path.isfile(path):
+        raise BalcalError(f"there is no file {path}")
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb") as file, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of headers in an older style
             content = np.load(file, allow_pickle=False)
             if isinstance(content, np.ndarray):
                 return {UNNAMED: content}
             arrays = {each: content[each] for each in content.files}
-    except FileNotFoundError:
-        raise BalcalError(f"there is no file {path}") from None
-    except (OSError, ValueError, EOFError, BadZipFile):
+    except OSError as error:
+        raise BalcalError(f"cannot read {path} ({error.strerror or 'it is damaged'})") from None
+    except Exception:  # damaged, encrypted or impossibly large: each layer of the format has errors of its own
         raise BalcalError(f"{path} is not a whole .npz or .npy file of numbers") from None
     if not name:
         return arrays
@@ -98,16 +108,20 @@ def _labels(source: str) -> Any:
 
 def _read_csv(path: Path) -> dict[str, Any]:
     try:
-        with open(path, newline="") as file:
-            rows = list(csv.reader(file))
+        with open(path, newline="", encoding="utf-8-sig") as file:
+            first, *rows = [row for row in csv.reader(file) if row] or [[]]
     except OSError as error:
         raise BalcalError(f"cannot read {path} ({error.strerror})") from None
-    if len(rows) < 2 or "label" not in rows[0]:
-        raise BalcalError(f"{path} needs a first line with a column `label`, and the classes in order beside it")
-    at = rows[0].index("label")
+    except (ValueError, csv.Error):
+        raise BalcalError(f"{path} is not a text file of comma-separated values") from None
+    if not rows or first.count("label") != 1:
+        raise BalcalError(f"{path} needs a first line with one column `label`, and the classes in order beside it")
+    at = first.index("label")
     try:
-        table = np.array([[float(cell) for i, cell in enumerate(row) if i != at] for row in rows[1:]])
-        labels = np.array([int(row[at]) for row in rows[1:]])
-    except (ValueError, IndexError):
+        if any(len(row) != len(first) for row in rows):
+            raise ValueError
+        table = np.array([[float(cell) for i, cell in enumerate(row) if i != at] for row in rows])
+        labels = np.array([int(row[at]) for row in rows])
+    except ValueError:
         raise BalcalError(f"{path} has lines that are not numbers, or not as many as its first line") from None
     return {UNNAMED: table, "labels": labels}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json as _json
 import os
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -378,8 +379,17 @@ def paper(
     print(_json.dumps(told, indent=2, ensure_ascii=False) if json else asked.in_words(told))
 
 
+def _say(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, file: Any = None, line: Any = None
+) -> None:
+    """A warning is a sentence too, on stderr; those of other people's libraries say where they come from."""
+    ours = Path(filename).is_relative_to(Path(__file__).parent)
+    print(f"balcal: {message}" if ours else f"{filename}:{lineno}: {category.__name__}: {message}", file=sys.stderr)
+
+
 def main(run: Callable[[], Any] = app) -> None:
     """Errors that the user can mend are one sentence; anything else is ours, and keeps its traceback."""
+    warnings.showwarning = _say
     try:
         run()
     except KeyboardInterrupt:

@@ -300,12 +300,13 @@ def check_batch(images: Tensor, labels: Tensor, where: str) -> None:
 def check_labels(labels: Tensor, num_classes: int, where: str) -> None:
     """Labels must be whole numbers from 0 to K-1."""
     check_batch(labels, labels, where)
-    low, high = (int(x) for x in labels.long().aminmax()) if len(labels) else (0, 0)
+    whole = labels.long()
+    low, high = (int(x) for x in whole.aminmax()) if len(labels) else (0, 0)
     if not 0 <= low <= high < num_classes:
-        bad = labels[(labels < 0) | (labels >= num_classes)][0]
+        bad = int(whole[(whole < 0) | (whole >= num_classes)][0])
+        bad += 2**64 if bad < 0 and labels.dtype == torch.uint64 else 0
         raise BalcalError(
-            f"label {int(bad)} in {where} is out of range: "
-            f"with {num_classes} classes labels run from 0 to {num_classes - 1}"
+            f"label {bad} in {where} is out of range: with {num_classes} classes labels run from 0 to {num_classes - 1}"
         )
 
 

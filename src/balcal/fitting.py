@@ -14,6 +14,8 @@ from balcal.core import BalcalError, check_labels, sum_dtype
 FAINT, LOWEST = 104.0, 1e4
 """A stored probability of 0 is one that float32 cannot tell from 0: below exp(-104). Its log is taken as that, not as
 -inf or some huge number, which would drown every other sample. Finite scores are kept down to 1e4 below the largest."""
+LARGE = 1e4
+"""Scores around a number beyond this lose digits, in the end all that tell them apart: their largest is made 0."""
 STEEP = 1e-4
 """A fit that ends on a slope above this has not arrived."""
 
@@ -21,17 +23,21 @@ Objective = Callable[[Tensor], tuple[Tensor, Tensor]]
 """numbers -> (value, slope)"""
 
 
-def lift(scores: Tensor) -> Tensor:
-    """Scores without -inf; what was -inf is below or beside all others of its row.
+def lift(scores: Tensor, lowest: Tensor | float = LOWEST) -> Tensor:
+    """Scores without -inf; what was -inf is below or beside all others of its row. None is `lowest` below the largest.
 
     >>> lift(torch.tensor([[0.0, -3.0, -torch.inf], [0.0, -200.0, -torch.inf]]))
     tensor([[   0.,   -3., -104.],
             [   0., -200., -200.]])
+    >>> lift(torch.tensor([[1e20, 0.0]]))
+    tensor([[     0., -10000.]])
     """
     top = scores.amax(-1, keepdim=True)
+    shift = torch.where(top.abs() > LARGE, top, torch.zeros_like(top))
+    scores, top = scores - shift, top - shift
     void = scores == -torch.inf
     least = torch.minimum(scores.masked_fill(void, torch.inf).amin(-1, keepdim=True), top - FAINT)
-    return torch.maximum(torch.where(void, least, scores), top - LOWEST)
+    return torch.maximum(torch.where(void, least, scores), top - lowest)
 
 
 def read_scores(scores: Tensor, who: str) -> Tensor:
@@ -42,23 +48,42 @@ def read_scores(scores: Tensor, who: str) -> Tensor:
     bad = z.isnan().any(1) | ~z.amax(1).isfinite()
     if bool(bad.any()):
         raise BalcalError(f"cannot fit `{who}`: the scores of sample {int(bad.nonzero()[0])} are NaN or infinite")
+    best, second = z.topk(2, dim=1).values.T
+    apart = torch.where(second == -torch.inf, 0.0, best - second)
+    if float(apart.max()) > LOWEST:
+        raise BalcalError(
+            f"cannot fit `{who}`: the two largest scores of sample {int(apart.argmax())} differ by "
+            f"{float(apart.max()):.2g}: divide all logits by a constant, or leave that sample out"
+        )
     return lift(z)
 
 
+def check_size(scores: Tensor, who: str) -> None:
+    """For maps that take scores as they are: refuse such as have no digits left to tell them apart."""
+    best, second = scores.topk(2, dim=1).values.T
+    size = float(torch.maximum(best.abs(), torch.where(second == -torch.inf, 0.0, best - second)).max())
+    if size > LARGE:
+        raise BalcalError(
+            f"`{who}` takes logits as they are, and {size:.2g} is too large: divide by a constant, or pass log_probs"
+        )
+
+
 def check_held_out(
-    scores: Tensor, labels: Tensor, who: str, least: int = 10, each_class: str = ""
+    scores: Tensor, labels: Tensor, who: str, least: int = 10, each_class: str = "", as_they_are: bool = False
 ) -> tuple[Tensor, Tensor]:
     """The calibration set as the fits take it: float64 scores (N, K) and labels (N,), or one sentence on what is wrong.
 
     `least` is the smallest set that the fit accepts. `each_class` names what is fitted for every class by itself, if
-    anything is: then every class must occur.
+    anything is: then every class must occur. `as_they_are`: a number added to all scores of a row makes a difference.
     """
-    if scores.ndim != 2 or labels.shape != scores.shape[:1]:
+    if scores.ndim != 2 or scores.shape[1] < 2 or labels.shape != scores.shape[:1]:
         raise BalcalError(
             f"cannot fit `{who}` on scores of shape {tuple(scores.shape)} and labels of shape {tuple(labels.shape)}: "
             "it takes a row of K scores (N, K) for each of N labels"
         )
     z = read_scores(scores, who)
+    if as_they_are:
+        check_size(scores, who)
     n, k = z.shape
     check_labels(labels, k, "the calibration set")
     y = labels.long().cpu()
@@ -87,6 +112,8 @@ class FittedMap(nn.Module):
 
     varying: ClassVar[tuple[str, ...]] = ()
     """buffers whose last size depends on the calibration set; they take the size of what is loaded"""
+    as_they_are: ClassVar[bool] = False
+    """whether a number added to all scores of a row would change the answer"""
 
     def __init__(self, **state: Tensor) -> None:
         super().__init__()
@@ -94,8 +121,11 @@ class FittedMap(nn.Module):
             self.register_buffer(name, value.double())
 
     def forward(self, log_probs: Tensor) -> Tensor:
-        scores = lift(log_probs.to(sum_dtype(log_probs.device)))
+        scores = self.lifted(log_probs.to(sum_dtype(log_probs.device)))
         return self.calibrated(scores).to(log_probs.dtype)
+
+    def lifted(self, scores: Tensor) -> Tensor:
+        return lift(scores)
 
     def calibrated(self, scores: Tensor) -> Tensor:
         raise NotImplementedError

@@ -1,41 +1,30 @@
 """Watch a model in use: an alarm when its confidence, or its calibration, drifts by more than sampling explains.
 
-A gambler bets against "nothing has changed". For values x in [0, 1] whose mean is said to be at most m, a unit of money
-
-    M_t = (M_{t-1} + w_t) (1 + lambda (x_t - m)),   0 <= lambda < 1 / m,   w_1 + w_2 + ... = 1
-
-cannot be expected to grow: w_t is what is put on the drift beginning at t. So the wealth, averaged over a few lambdas,
-ever reaches 1/alpha with probability at most alpha (Ville's inequality): over the whole stream, however long it is and
-however often one looks. If the mean is above m, the wealth grows exponentially, wherever in the stream that begins.
-Waudby-Smith and Ramdas (JRSS B 2024) made means of bounded values a matter of betting; mixing over the beginnings of a
-change, with weights that fall like 1 / (t log^2 t), keeps the memory constant.
-
-What is normal is learnt from a held-out reference; its own uncertainty is paid for out of the same alpha.
+A gambler bets against "nothing has changed" (`balcal.betting`): the probability of a false alarm is bounded over the
+whole stream, however long it is and however often one looks. What is normal is learnt from a held-out reference; its
+own uncertainty is paid for out of the same alpha.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from balcal.betting import LONGEST, Floats, Watch, lower_bound
 from balcal.core import BalcalError
+from balcal.values import as_tensor, check_choice, check_number, check_whole, plain_list, plain_record
 
-Floats = NDArray[np.float64]
-FRACTIONS = np.geomspace(0.02, 0.95, 10)
-"""of the largest bet that cannot go bankrupt"""
-EMPTY = -1e9
-"""log of no money at all, as a number that JSON knows"""
-AT_ONCE = 1024
 LEAST = 100
 """samples of a reference"""
-RECENT = 500
-"""samples that the mean in an alarm looks back on, about"""
 FOR_REFERENCE = 0.2
 """of alpha: what may be lost on the reference being unlucky"""
+LEAST_ALPHA = 1e-12
+MOST_BANDS = 1000
 
 
 @dataclass(frozen=True)
@@ -50,88 +39,23 @@ class Alarm:
     """mean of the last few hundred values"""
     expected: tuple[float, float]
 
+    @staticmethod
+    def of(told: Any) -> Alarm:
+        """From plain data, checked."""
+        alarm = Alarm(**plain_record(told, Alarm))
+        if not isinstance(alarm.what, str) or len(plain_list(alarm.expected, "expected")) != 2:
+            raise BalcalError("an alarm says what drifted, and the two ends of what was expected")
+        check_choice(alarm.direction, "direction", ("up", "down"))
+        check_whole(alarm.at, "at", 1, LONGEST)
+        low, high = (check_number(end, "expected", -1, 1) for end in alarm.expected)
+        return Alarm(alarm.what, alarm.direction, alarm.at, check_number(alarm.recent, "recent", -1, 1), (low, high))
+
     def __str__(self) -> str:
         low, high = self.expected
         return (
             f"{self.what} went {self.direction}: {self.recent:+.3f} lately, [{low:+.3f}, {high:+.3f}] expected; "
             f"certain after {self.at:,} samples"
         )
-
-
-@dataclass
-class Watch:
-    """Two gamblers on the mean of values in [0, 1]: one bets that it is above `high`, one that it is below `low`."""
-
-    name: str
-    low: float
-    high: float
-    wealth: list[list[float]] = field(default_factory=lambda: [[EMPTY] * len(FRACTIONS) for _ in range(2)])
-    """logarithms, for each gambler and each bet"""
-    seen: int = 0
-    recent: float = 0.0
-    rung: list[str] = field(default_factory=list)
-    """directions in which an alarm was given"""
-
-    def add(self, values: Floats, limit: float) -> list[tuple[Literal["up", "down"], int, float]]:
-        """(direction, sample, recent mean) of the alarms that these values give; `limit` is the wealth to reach."""
-        found: list[tuple[Literal["up", "down"], int, float]] = []
-        for first in range(0, len(values), AT_ONCE):
-            part = values[first : first + AT_ONCE]
-            times = self.seen + 1 + np.arange(len(part))
-            for number, (direction, x, m) in enumerate(
-                (("up", part, self.high), ("down", 1 - part, 1 - self.low)),
-            ):
-                logs, after = _bet(np.asarray(self.wealth[number]), x, m, times)
-                self.wealth[number] = after.tolist()
-                over = np.flatnonzero(logs >= np.log(limit))
-                if len(over) and direction not in self.rung:
-                    self.rung.append(direction)
-                    until = self._mean(part[: over[0] + 1])
-                    found.append((direction, int(times[over[0]]), until))  # type: ignore[arg-type]
-            self.recent, self.seen = self._mean(part), self.seen + len(part)
-        return found
-
-    def _mean(self, part: Floats) -> float:
-        """Each sample weighs a little less than the one after it."""
-        fade = 1 - 1 / RECENT
-        before = RECENT * (1 - fade**self.seen) * fade ** len(part)
-        weights = fade ** np.arange(len(part))[::-1]
-        return float((before * self.recent + weights @ part) / (before + weights.sum()))
-
-
-def _unspent(t: NDArray[Any]) -> Floats:
-    """What is not yet put on any beginning after t samples; falls to 0, slowly."""
-    rest: Floats = 1 / (1 + np.log2(1 + t))
-    return rest
-
-
-def _bet(logs: Floats, x: Floats, mean: float, times: NDArray[Any]) -> tuple[Floats, Floats]:
-    """(log wealth after each value, log money on each bet after the last): the recursion above, all at once."""
-    growth = np.log1p(np.outer(x / max(mean, 1e-12) - 1, FRACTIONS))
-    so_far = np.cumsum(growth, 0)
-    stake = np.log(_unspent(times - 1) - _unspent(times))[:, None]
-    begun = np.vstack([logs, stake - (so_far - growth)])
-    money = so_far + np.logaddexp.accumulate(begun)[1:]
-    return np.logaddexp(np.log(_unspent(times)), _mean_of_logs(money)), money[-1]
-
-
-def _mean_of_logs(money: Floats) -> Floats:
-    means: Floats = np.logaddexp.reduce(money, axis=1) - np.log(money.shape[1])
-    return means
-
-
-def lower_bound(values: Floats, delta: float) -> float:
-    """A number that exceeds the mean behind the values, all in [0, 1], with probability at most delta.
-
-    >>> lower_bound(np.array([0.0, 1.0] * 500), 0.05) < 0.5 < 1 - lower_bound(1 - np.array([0.0, 1.0] * 500), 0.05)
-    True
-    """
-    low, high = 0.0, float(values.mean())
-    for _ in range(24):
-        m = (low + high) / 2
-        wealth = _mean_of_logs(np.log1p(np.outer(values / max(m, 1e-12) - 1, FRACTIONS)).sum(0)[None])[0]
-        low, high = (m, high) if wealth >= -np.log(delta) else (low, m)
-    return low
 
 
 class Monitor:
@@ -157,8 +81,12 @@ class Monitor:
         tolerance: float = 0.0,
         bands: int = 3,
     ) -> None:
-        if not 0 < alpha < 1:
-            raise BalcalError(f"alpha must lie between 0 and 1, not {alpha}")
+        check_alpha(alpha)
+        if not 0 <= check_number(tolerance, "tolerance") < 1:
+            raise BalcalError(
+                f"tolerance must be at least 0 and below 1, not {tolerance}: from 1 on nothing is a drift"
+            )
+        check_whole(bands, "the number of bands", 1, MOST_BANDS)
         c = _checked(confidences)
         if len(c) < LEAST:
             raise BalcalError(f"a reference of {len(c)} samples says too little: bring at least {LEAST}")
@@ -192,6 +120,11 @@ class Monitor:
 
     def learn(self, confidences: ArrayLike, correct: ArrayLike) -> list[Alarm]:
         """Predictions whose labels have arrived: how confident they were, and whether they were right."""
+        if len(self.watches) == 1:
+            raise BalcalError(
+                "this monitor's reference had no labels, so calibration is not watched: make it with "
+                "Monitor(confidences, correct)"
+            )
         c = _checked(confidences)
         return self._fed(self._gaps(c, _outcomes(correct, c)))
 
@@ -199,9 +132,12 @@ class Monitor:
         """How far being right exceeds confidence, from [-1, 1] to [0, 1]: everywhere, and in bands of confidence."""
         gaps = (right - c + 1) / 2
         parts = {"calibration": gaps}
-        for low, high in pairwise([0.0, *self.edges, 1.0]) if self.edges else ():
+        bounds = [0.0, *self.edges, 1.0]
+        digits = next((d for d in range(3, 17) if len({f"{x:.{d}f}" for x in bounds}) == len(bounds)), None)
+        for low, high in pairwise(bounds) if self.edges else ():
             inside = (c > low) & (c <= high) | (c == low) & (low == 0)
-            parts[f"calibration from {low:.3f} to {high:.3f}"] = gaps[inside]
+            ends = (repr(x) if digits is None else f"{x:.{digits}f}" for x in (low, high))
+            parts["calibration from {} to {}".format(*ends)] = gaps[inside]
         return parts
 
     def _fed(self, parts: dict[str, Floats]) -> list[Alarm]:
@@ -224,17 +160,40 @@ class Monitor:
         }
 
     @staticmethod
-    def of(told: dict[str, Any]) -> Monitor:
+    def of(told: Mapping[str, Any]) -> Monitor:
         """From `as_dict`, also after a journey through JSON: goes on where it was."""
-        monitor = Monitor.__new__(Monitor)
-        monitor.alpha, monitor.edges = told["alpha"], told["edges"]
-        monitor.watches = [Watch(**watch) for watch in told["watches"]]
-        monitor.alarms = [Alarm(**{**alarm, "expected": tuple(alarm["expected"])}) for alarm in told["alarms"]]
-        return monitor
+        try:
+            return _restored(told)
+        except BalcalError as error:
+            raise BalcalError(f"this is not a monitor as `as_dict` told it: {error}") from None
+
+
+def _restored(told: Any) -> Monitor:
+    names = {"alpha", "edges", "watches", "alarms"}
+    if not isinstance(told, Mapping) or not names <= set(told):
+        raise BalcalError(f"it must have {', '.join(sorted(names))}")
+    monitor = Monitor.__new__(Monitor)
+    check_alpha(told["alpha"])
+    monitor.alpha = told["alpha"]
+    monitor.edges = [check_number(edge, "edges", 0, 1) for edge in plain_list(told["edges"], "edges")]
+    if any(low >= high for low, high in pairwise([0.0, *monitor.edges, 1.0])):
+        raise BalcalError("its edges must rise between 0 and 1")
+    monitor.watches = [Watch.of(watch) for watch in plain_list(told["watches"], "watches")]
+    monitor.alarms = [Alarm.of(alarm) for alarm in plain_list(told["alarms"], "alarms")]
+    known, nothing = [watch.name for watch in monitor.watches], np.zeros(0)
+    all_of_them = ["confidence", *monitor._gaps(nothing, nothing)]
+    if known != all_of_them and (known != all_of_them[:1] or monitor.edges):
+        raise BalcalError("its watches are not those of its edges")
+    return monitor
+
+
+def check_alpha(alpha: Any) -> None:
+    if not LEAST_ALPHA <= check_number(alpha, "alpha") < 1:
+        raise BalcalError(f"alpha must lie between 0 and 1 ({LEAST_ALPHA:g} at least), not {alpha}")
 
 
 def _checked(confidences: ArrayLike) -> Floats:
-    c = np.atleast_1d(np.asarray(confidences, dtype=np.float64))
+    c: Floats = np.atleast_1d(as_tensor(confidences, "the confidences").cpu().double().numpy())
     if c.ndim != 1 or not bool(np.all((c >= 0) & (c <= 1))):
         raise BalcalError(
             "confidences must be a list of numbers from 0 to 1: the largest probability of each prediction"
@@ -243,9 +202,9 @@ def _checked(confidences: ArrayLike) -> Floats:
 
 
 def _outcomes(correct: ArrayLike, confidences: Floats) -> Floats:
-    right = np.atleast_1d(np.asarray(correct))
+    right: Floats = np.atleast_1d(as_tensor(correct, "correct").cpu().double().numpy())
     if right.shape != confidences.shape or not bool(np.isin(right, (0, 1)).all()):
         raise BalcalError(
             "correct must say true or false (1 or 0) for each confidence: whether the prediction was right"
         )
-    return right.astype(np.float64)
+    return right

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from balcal.core import BalcalError, Predictions
 from balcal.devices import pick_device
 from balcal.evaluate import predictions_of
 from balcal.files import write_atomic
+from balcal.metrics.inputs import read, read_predictions
+from balcal.metrics.scoring import losses
 from balcal.metrics.verdict import Comparison, Verdict, compare, verdict
 from balcal.posthoc import spec_of
 from balcal.runs import Run
@@ -33,7 +36,11 @@ class Calibrated:
     difference: Comparison | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        told: dict[str, Any] = {"method": self.method, "fitted": self.fitted, "fit_nll": list(self.fit_nll)}
+        told: dict[str, Any] = {
+            "method": self.method,
+            "fitted": self.fitted,
+            "fit_nll": list(map(_known, self.fit_nll)),
+        }
         for name in ("before", "after", "difference"):
             part = getattr(self, name)
             if part is not None:
@@ -56,7 +63,7 @@ def read_source(source: str, labels: str | None = None, kind: str | None = None)
     run = Run.at(Path(source))
     with run.in_use():
         _, test = predictions_of(run, run.recipe.method, pick_device())
-    return Arrays("log_probs", test.log_probs.numpy(), test.labels.numpy(), "test")
+    return Arrays(read(None, test.log_probs, test.labels), "test")
 
 
 def calibrate_arrays(
@@ -77,22 +84,26 @@ def calibrate_arrays(
         raise BalcalError(f"{apply} has {others.log_probs.shape[1]} classes, {source} {held_out.log_probs.shape[1]}")
     with torch.no_grad():
         calibrated = Predictions(fitted(others.log_probs), others.labels, others.role)
-    if out is not None:
-        buffer = io.BytesIO()
-        np.savez(buffer, probs=calibrated.probs.numpy(), labels=calibrated.labels.numpy())
-        write_atomic(out, buffer.getvalue())
-    return Calibrated(
+    judged = Calibrated(
         **told,  # type: ignore[arg-type]
         before=verdict(others),
         after=verdict(calibrated),
         difference=compare(others, calibrated, names=("no calibration", method)),
     )
+    if out is not None:
+        buffer = io.BytesIO()
+        np.savez(buffer, probs=calibrated.probs.numpy(), labels=calibrated.labels.numpy())
+        write_atomic(out, buffer.getvalue())
+    return judged
 
 
 def _nll(held_out: Predictions, fitted: torch.nn.Module) -> tuple[float, float]:
-    rows = held_out.labels[:, None]
     with torch.no_grad():
-        before, after = (
-            -float(told.gather(1, rows).mean()) for told in (held_out.log_probs, fitted(held_out.log_probs))
-        )
-    return before, after
+        after = Predictions(fitted(held_out.log_probs), held_out.labels)
+    before, now = (float(losses(read_predictions(told)).mean()) for told in (held_out, after))
+    return before, now
+
+
+def _known(value: float) -> float | None:
+    """JSON knows no infinity."""
+    return value if math.isfinite(value) else None

@@ -23,13 +23,19 @@ from balcal import registry
 from balcal.core import BalcalError, PostHoc
 from balcal.data.batches import LoaderBatches
 from balcal.evaluate import fit_posthoc
-from balcal.metrics.inputs import as_tensor, read
+from balcal.fitting import check_size
+from balcal.metrics.inputs import read_logits, read_unlabelled
 from balcal.model import Model
 from balcal.naming import unknown
+from balcal.values import as_tensor
 
 
 def spec_of(method: str, settings: Mapping[str, Any] | None = None) -> PostHoc:
     """The post-hoc role of a method that changes nothing else, with its settings changed."""
+    if not isinstance(method, str):
+        raise BalcalError(f'a post-hoc method is said by its name, such as "ts", not by {type(method).__name__}')
+    if not isinstance(settings, Mapping | None):
+        raise BalcalError(f"settings go by name, {{'by': 'ece'}}, not as {type(settings).__name__}")
     found = registry.method(method)
     if set(found.changes) != {"posthoc"}:
         able = [name for name, each in registry.table("methods").items() if set(each.changes) == {"posthoc"}]
@@ -38,7 +44,7 @@ def spec_of(method: str, settings: Mapping[str, Any] | None = None) -> PostHoc:
     for name, value in (settings or {}).items():
         known = [f.name for f in fields(spec)]  # type: ignore[arg-type]
         if name not in known:
-            raise BalcalError(unknown(f"setting of `{method}`", name, known))
+            raise BalcalError(unknown(f"setting of `{method}`", str(name), known))
         spec = replace(spec, **{name: value})  # type: ignore[type-var]
     return spec
 
@@ -67,7 +73,7 @@ class Calibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def fit(self, X: Any, y: Any) -> Calibrator:  # noqa: N803
         """Fit on held-out predictions and their class indices."""
         scores = self._scores(X)
-        labels = as_tensor(y)
+        labels = as_tensor(y, "the labels")
         self.map_ = spec_of(self.method, self.settings).fit(scores, labels)
         self.classes_ = np.arange(scores.shape[1])
         self.n_features_in_ = scores.shape[1]
@@ -78,6 +84,8 @@ class Calibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         scores = self._scores(X)
         if scores.shape[1] != self.n_features_in_:
             raise BalcalError(f"fitted on {self.n_features_in_} classes, asked about {scores.shape[1]}")
+        if getattr(self.map_, "as_they_are", False):
+            check_size(scores, self.method)
         with torch.no_grad():
             probs: NDArray[np.float64] = self.map_(scores).exp().numpy()
         return probs
@@ -89,19 +97,12 @@ class Calibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _scores(self, given: Any) -> Tensor:
         """Checked, as log-probabilities or logits in float64."""
         if self.inputs == "logits":
-            scores = as_tensor(given).cpu().double()
-            if scores.ndim != 2 or not bool(scores.amax(1).isfinite().all()) or bool(scores.isnan().any()):
-                raise BalcalError(
-                    f"expected finite logits (N, K), got {tuple(scores.shape)}, or NaN or infinite values"
-                )
-            return scores
+            return read_logits(given).cpu().double()
         if self.inputs not in ("probs", "log_probs"):
             raise BalcalError(f'inputs must be "probs", "log_probs" or "logits", not "{self.inputs}"')
         table = {"probs": None, "log_probs": None} | {self.inputs: given}
-        rows = read(table["probs"], table["log_probs"], torch.zeros(len(given), dtype=torch.long))
-        for _ in rows.chunks():
-            pass  # reading checks
-        scores = rows.table.cpu().double()
+        rows = read_unlabelled(table["probs"], table["log_probs"])
+        scores = rows.whole().cpu().double()
         return scores if rows.logs else scores.log()
 
 

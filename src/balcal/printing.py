@@ -119,7 +119,7 @@ def print_figures(figures: dict[str, Any], as_json: bool) -> None:
         print_json(figures)
         return
     print(f"{figures['task']} {figures['method']} seed {figures['seed']}, epoch {figures['epoch'] + 1} chosen")
-    print(Verdict(**figures["test"]))
+    print(Verdict.of(figures["test"]))
     for other in ("against_uncalibrated", "against_parent"):
         if other in figures:
             print(f"\n{Comparison.of(figures[other])}")

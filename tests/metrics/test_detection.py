@@ -33,7 +33,9 @@ def test_failure_auroc():
     p, y = awkward(1)
     right = p.argmax(1) == y
     assert metrics.failure_auroc(probs=p, labels=y) == pytest.approx(roc_auc_score(right, p.max(1)))
-    assert np.isnan(metrics.failure_auroc(probs=[[0.9, 0.1]], labels=[0]))
+    for label, told in ((0, "right"), (1, "wrong")):
+        with pytest.raises(BalcalError, match=f"all 1 answers are {told}: there are no others"):
+            metrics.failure_auroc(probs=[[0.9, 0.1]], labels=[label])
 
 
 @given(st.integers(0, 10**6), st.integers(1, 19))
@@ -76,3 +78,18 @@ def test_draws_lie_around_the_figures():
     hand = [detection.auroc(scores_in=rng.choice(inside, 400), scores_out=rng.choice(outside, 300)) for _ in range(300)]
     assert draws["auroc"].mean() == pytest.approx(np.mean(hand), abs=0.005)
     assert draws["auroc"].std() == pytest.approx(np.std(hand), rel=0.2)
+
+
+def test_bad_scores_and_settings_are_said():
+    with pytest.raises(BalcalError, match="scores_in must be a list"):
+        metrics.DetectionScores().update(scores_in=0.5)
+    with pytest.raises(BalcalError, match="tpr must be a finite number"):
+        metrics.fpr95(scores_in=[0.5], scores_out=[0.4], tpr="all")
+    with pytest.raises(BalcalError, match="cannot be read as an array of numbers"):
+        metrics.auroc(scores_in=[[0.5], [0.5, 0.4]], scores_out=[0.4])
+    meter = metrics.DetectionScores()
+    with pytest.raises(BalcalError, match="cannot merge a dict"):
+        meter.merge({})
+    meter.update(scores_in=[], scores_out=[0.4])
+    meter.update(scores_in=[0.5])
+    assert meter.compute()["auroc"] == 1

@@ -50,3 +50,17 @@ def test_soft_labels_must_be_votes():
         metrics.soft_kl(probs=[[0.5, 0.5]], soft_labels=[[0, 0]])
     with pytest.raises(BalcalError, match="like the predictions"):
         metrics.soft_nll(probs=[[0.5, 0.5]], soft_labels=[[1, 0, 0]])
+
+
+@pytest.mark.parametrize("votes", [[[np.inf, 1.0]], [[np.nan, 1.0]], [[-1.0, 2.0]], [[0.0, 0.0]], [[1e308, 1e308]]])
+@pytest.mark.parametrize("name", ["soft_nll", "soft_kl"])
+def test_votes_must_be_votes(name, votes):
+    with pytest.raises(BalcalError, match="soft labels must be votes or probabilities: finite, nothing negative"):
+        getattr(metrics, name)(probs=[[0.5, 0.5]], soft_labels=votes)
+
+
+def test_certainty_costs_nothing_not_less():
+    """float32 may put a certain class a little above 1, and the logarithm of 1 may be -0."""
+    lifted = np.array([[np.float32(1.0000001), 0.0]], dtype=np.float32)
+    for told in ({"probs": lifted}, {"log_probs": np.log(lifted + 1e-30)}, {"probs": [[1.0, 0.0]]}):
+        assert str(metrics.nll(**told, labels=[0])) == "0.0"

@@ -192,3 +192,95 @@ def test_paired_differences_hold_the_truth_and_call_a_tie_a_tie():
     assert metrics.Comparison.of(json.loads(json.dumps(found.as_dict()))) == found
     with pytest.raises(BalcalError, match="not of the same samples"):
         metrics.compare(predictions(cool), predictions(pair(1500)[0]))
+
+
+def test_one_sample_leaves_all_open():
+    """Right at a confidence of 0.9: the accuracy may be anything from 21 % on, and nothing bounds the NLL."""
+    judged = metrics.verdict(probs=[[0.9, 0.1]], labels=[0])
+    low, high = judged.accuracy_interval
+    assert (low, high) == pytest.approx((0.2065, 1), abs=1e-4)
+    assert judged.gap_interval == pytest.approx((-0.1, 0.9 - low))
+    assert judged.ece_interval == pytest.approx((0, 0.9 - low))
+    assert judged.nll_interval[0] < judged.nll < judged.nll_interval[1] == np.inf
+    assert judged.brier_interval[0] < judged.brier < 1.5 < judged.brier_interval[1] < 2
+    assert "[0.02" in str(judged)
+    assert "inf]" in str(judged)
+    told = json.loads(json.dumps(judged.as_dict(), allow_nan=False))
+    assert told["nll_interval"][1] is None
+    assert metrics.Verdict.of(told) == judged
+
+
+@pytest.mark.parametrize(("n", "right"), [(1, True), (3, True), (200, True), (200, False)])
+def test_no_doubt_is_doubted(n, right):
+    """Samples that are all alike, and all right or all wrong, say little of what others may be."""
+    judged = metrics.verdict(probs=[[0.9, 0.1]] * n, labels=[0 if right else 1] * n)
+    for name in ("accuracy", "gap", "ece", "nll", "brier"):
+        low, high = getattr(judged, f"{name}_interval")
+        assert low <= getattr(judged, name) <= high
+        assert high - low > 1 / (n + 10), name
+
+
+def test_intervals_of_sets_that_are_all_right_hold_the_truth():
+    """30 samples at 0.9, and 95 % are right: about one set in five has no mistake, and resampling sees no doubt."""
+    rng = np.random.default_rng(0)
+    held = []
+    for _ in range(60):
+        wrong = rng.random(30) > 0.95
+        judged = metrics.verdict(probs=[[0.9, 0.1]] * 30, labels=wrong.astype(int), resamples=100)
+        if not wrong.any():
+            held.append(judged.gap_interval[0] <= -0.05 <= judged.gap_interval[1])
+            assert judged.ece_interval[0] <= 0.05 <= judged.ece_interval[1]
+    assert len(held) > 5
+    assert all(held)
+
+
+def test_an_infinite_nll_survives_json():
+    judged = metrics.verdict(probs=[[1.0, 0.0], [0.5, 0.5]], labels=[1, 0])
+    told = json.loads(json.dumps(judged.as_dict(), allow_nan=False))
+    assert told["nll"] is None
+    assert metrics.Verdict.of(told) == judged
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"resamples": 0},
+        {"resamples": -5},
+        {"resamples": 99},
+        {"resamples": 1e3},
+        {"resamples": 10**12},
+        {"seed": -1},
+        {"seed": 0.5},
+        {"seed": None},
+        {"bins": 5000},
+    ],
+)
+def test_settings_of_resampling_are_checked(bad):
+    p, y = draw(0)
+    told = Predictions(torch.from_numpy(p).log(), torch.from_numpy(y))
+    with pytest.raises(BalcalError, match=r"resamples|the seed must be|the number of bins"):
+        metrics.verdict(probs=p, labels=y, **bad)
+    with pytest.raises(BalcalError, match=r"resamples|the seed must be|the number of bins"):
+        metrics.compare(told, told, **bad)
+
+
+def test_what_cannot_be_compared_is_said():
+    p, y = draw(0)
+    told = Predictions(torch.from_numpy(p).log(), torch.from_numpy(y))
+    with pytest.raises(BalcalError, match="expected predictions, got ndarray: pass arrays by name"):
+        metrics.verdict(p)
+    with pytest.raises(BalcalError, match="expected predictions, got ndarray"):
+        metrics.compare(told, p)
+    with pytest.raises(BalcalError, match="names must be those of the two models"):
+        metrics.compare(told, told, names=("a",))
+    one = Predictions(told.log_probs[:1], told.labels[:1])
+    other = Predictions(told.log_probs[:1].flip(1), told.labels[:1])
+    with pytest.raises(BalcalError, match="resampling cannot say how sure it is: compare the models on more"):
+        metrics.compare(one, other)
+    same = Predictions(torch.tensor([[0.9, 0.1]] * 5).log(), torch.zeros(5, dtype=torch.long))
+    less = Predictions(torch.tensor([[0.8, 0.2]] * 5).log(), same.labels)
+    with pytest.raises(BalcalError, match="the difference is the same in all of 5 samples"):
+        metrics.compare(same, less)
+    for wrong in (None, [], {}, 3, {"names": 3}, {"samples": 3}):
+        with pytest.raises(BalcalError, match="this is not a comparison"):
+            metrics.Comparison.of(wrong)

@@ -20,6 +20,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 from torch import Tensor, nn
 
 from balcal import registry
+from balcal.core import BalcalError
 from balcal.devices import pick_device
 from balcal.features import FeatureBatches
 from balcal.model import Model, wrap
@@ -27,6 +28,7 @@ from balcal.progress import Progress
 from balcal.randomness import generator, own_randomness, seed_torch
 from balcal.recipe import Plan
 from balcal.sessions import fit_batches
+from balcal.values import check_number
 
 AT_ONCE = 4096
 """rows to predict in one go"""
@@ -102,6 +104,8 @@ class BalCALClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.classes_, encoded = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
             raise ValueError(f"a classifier needs at least 2 classes, and y has one class: {self.classes_[0]!r}")
+        if not 0 <= check_number(self.validation_fraction, "validation_fraction") < 1:
+            raise BalcalError(f"validation_fraction must be at least 0 and below 1, not {self.validation_fraction}")
         seed = int(check_random_state(self.random_state).randint(2**31))
         device = pick_device(self.device or "cpu")
         rows, labels = torch.tensor(X, dtype=torch.float32), torch.tensor(encoded)

@@ -8,12 +8,14 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from balcal.core import BalcalError, Head, Outputs, OutputsMap, Parent, Record, Split, Sums, Term
+from balcal.core import BalcalError, Head, Outputs, OutputsMap, Parent, Record, Split, Sums, Term, check_labels
 from balcal.devices import current_world
+from balcal.metrics.inputs import read
 from balcal.model import Model, as_method, finish_tally, terms_loss
 from balcal.posthoc import spec_of
 from balcal.recipe import Method
 from balcal.tapping import find_classifier
+from balcal.values import as_tensor
 
 POSSIBLE = {"loss", "head", "tally", "posthoc"}
 """roles that need neither the images nor the loop"""
@@ -83,12 +85,15 @@ class Seated:
     def loss(self, labels: Tensor) -> Tensor:
         """Of the batch that the network has just seen; counted for the dials if they are set on such batches."""
         outputs = self.seat.taken()
+        check_labels(labels, self.num_classes, "this batch")
         self._count(outputs, labels)
         return terms_loss(self.method, outputs, [Term(1.0, outputs, labels.long())])
 
     def count(self, labels: Tensor) -> None:
         """Of the batch that the network has just seen: for the dials alone."""
-        self._count(self.seat.taken(), labels)
+        outputs = self.seat.taken()
+        check_labels(labels, self.num_classes, "this batch")
+        self._count(outputs, labels)
 
     def _count(self, outputs: Outputs, labels: Tensor) -> None:
         tally = self.method.tally
@@ -106,7 +111,8 @@ class Seated:
 
     def calibrate(self, log_probs: Tensor, labels: Tensor, method: str = "ts") -> None:
         """Fit a post-hoc method on what the network says of held-out data; it is part of the network from now on."""
-        fitted = spec_of(method).fit(torch.as_tensor(log_probs), torch.as_tensor(labels))
+        held_out = read(None, as_tensor(log_probs).cpu(), labels)
+        fitted = spec_of(method).fit(held_out.log_probs(), held_out.labels)
         self.seat.posthoc = fitted.to(self.head.weights.device)
 
     def state_dict(self) -> dict[str, Any]:

@@ -29,6 +29,8 @@ LOG_EPSILON = math.log(sys.float_info.epsilon)
 class Dirichlet(Affine):
     """log softmax(W log p + b)."""
 
+    as_they_are = False
+
     @staticmethod
     def features(scores: Tensor) -> Tensor:
         return scores.log_softmax(-1).clamp(min=LOG_EPSILON)

@@ -18,8 +18,8 @@ from scipy.optimize import minimize, minimize_scalar
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from balcal.fitting import FittedMap, Objective, check_held_out, keep_top
-from balcal.methods.temperature import solve_temperature
+from balcal.fitting import FittedMap, Objective, check_held_out, keep_top, lift
+from balcal.methods.temperature import solve_temperature, tempered
 from balcal.recipe import Method
 from balcal.settings import check_settings
 
@@ -36,15 +36,18 @@ class TemperatureEnsemble(FittedMap):
     def forward(self, log_probs: Tensor) -> Tensor:
         return keep_top(super().forward(log_probs), log_probs)
 
+    def lifted(self, scores: Tensor) -> Tensor:
+        return scores
+
     def calibrated(self, scores: Tensor) -> Tensor:
         log_w = self.weights.to(scores).log()[:, None, None]
         return (log_w + three_parts(scores, self.temperature.to(scores))).logsumexp(0)
 
 
-def three_parts(z: Tensor, temperature: Tensor | float) -> Tensor:
+def three_parts(z: Tensor, temperature: Tensor) -> Tensor:
     """(3, N, K): log-probabilities with temperature, without, and of knowing nothing."""
-    plain = z.log_softmax(-1)
-    return torch.stack([(z / temperature).log_softmax(-1), plain, torch.zeros_like(plain).log_softmax(-1)])
+    plain = lift(z).log_softmax(-1)
+    return torch.stack([tempered(z, temperature).log_softmax(-1), plain, torch.zeros_like(plain).log_softmax(-1)])
 
 
 def solve_temperature_by_squares(z: Tensor, labels: Tensor) -> float:
@@ -119,7 +122,7 @@ class EnsembleTemperatureScaling:
     def fit(self, log_probs: Tensor, labels: Tensor) -> nn.Module:
         z, y = check_held_out(log_probs, labels, "ets")
         t = solve_temperature(z, y) if self.loss == "nll" else solve_temperature_by_squares(z, y)
-        parts = three_parts(z, t)
+        parts = three_parts(z, torch.tensor(t, dtype=z.dtype))
         w = solve_weights(nll_of_weights(parts, y) if self.loss == "nll" else error_of_weights(parts, y))
         return TemperatureEnsemble(torch.tensor(t, dtype=torch.float64), w)
 

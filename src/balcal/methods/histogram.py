@@ -40,7 +40,7 @@ def frequencies(p: Tensor, right: Tensor, edges: Tensor) -> Tensor:
 class HistogramBinning:
     """The frequency of each class in each of its bins."""
 
-    bins: Annotated[int, at_least(1)] = 15
+    bins: Annotated[int, at_least(1, most=10_000)] = 15
 
     def __post_init__(self) -> None:
         check_settings(self, "posthoc")

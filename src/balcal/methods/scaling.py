@@ -27,11 +27,14 @@ from balcal.settings import at_least, check_settings
 
 BOX = 1e3
 """No scale is further from 0 than this, as in temperature scaling."""
+STRONGEST = 1e9
+"""penalty: a weaker one already leaves nothing but the diagonal"""
 
 
 class Vector(FittedMap):
     """log softmax(w * scores + b)."""
 
+    as_they_are = True
     weight: Tensor
     bias: Tensor
 
@@ -66,7 +69,7 @@ def solve_vector(z: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     return w, a - w * m
 
 
-Penalty = Annotated[float | None, at_least(0, "be at least 0, or None to have it chosen")]
+Penalty = Annotated[float | None, at_least(0, "be at least 0, or None to have it chosen,", STRONGEST)]
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,7 @@ class VectorScaling:
         return Vector(torch.ones(num_classes), torch.zeros(num_classes))
 
     def fit(self, log_probs: Tensor, labels: Tensor) -> nn.Module:
-        z, y = check_held_out(log_probs, labels, "vs", least=2 * log_probs.shape[-1], each_class="bias")
+        z, y = check_held_out(log_probs, labels, "vs", 2 * log_probs.shape[-1], "bias", as_they_are=True)
         return Vector(*solve_vector(z, y))
 
 
@@ -94,7 +97,7 @@ class MatrixScaling:
         return Affine.identity(num_classes)
 
     def fit(self, log_probs: Tensor, labels: Tensor) -> nn.Module:
-        z, y = check_held_out(log_probs, labels, "ms", least=3 * log_probs.shape[-1], each_class="weights")
+        z, y = check_held_out(log_probs, labels, "ms", 3 * log_probs.shape[-1], "weights", as_they_are=True)
         return Affine(*fit_affine(z, y, 1 / solve_temperature(z, y), self.penalty, "ms"))
 
 

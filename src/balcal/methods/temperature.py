@@ -19,14 +19,16 @@ import torch
 from scipy.optimize import brentq
 from torch import Tensor, nn
 
-from balcal.fitting import check_held_out, lift, read_scores
+from balcal.core import at_least_float32
+from balcal.fitting import LOWEST, check_held_out, lift, read_scores
 from balcal.metrics.bins import bin_table
 from balcal.metrics.inputs import TopLabels
 from balcal.recipe import Method
 from balcal.settings import check_settings
 
 COLDEST, HOTTEST = 1e-3, 1e3
-"""Bounds of T. On separable data the optimum is T = 0, on worthless predictions it is infinite."""
+"""Bounds of T. On separable data the optimum is T = 0, on worthless predictions it is infinite. Where scores differ by
+hundreds, the upper bound is five times their largest difference."""
 
 
 class Temperature(nn.Module):
@@ -39,10 +41,16 @@ class Temperature(nn.Module):
         self.register_buffer("temperature", torch.tensor(temperature))
 
     def forward(self, log_probs: Tensor) -> Tensor:
-        return (lift(log_probs) / self.temperature.to(log_probs.dtype)).log_softmax(-1)
+        scores = at_least_float32(log_probs)
+        return tempered(scores, self.temperature.to(scores.dtype)).log_softmax(-1).to(log_probs.dtype)
 
     def extra_repr(self) -> str:
         return f"T={float(self.temperature):.4f}"
+
+
+def tempered(scores: Tensor, temperature: Tensor) -> Tensor:
+    """Scores / T. What is so far below the largest that T cannot bring it back is held there."""
+    return lift(scores, LOWEST * temperature.clamp(min=1)) / temperature
 
 
 def solve_temperature(log_probs: Tensor, labels: Tensor) -> float:
@@ -66,9 +74,10 @@ def solve_temperature(log_probs: Tensor, labels: Tensor) -> float:
     def slope(log_t: float) -> float:
         return float(((z * math.exp(log_t)).softmax(1) * z).sum(1).mean() - z_label)
 
-    low, high = -math.log(HOTTEST), -math.log(COLDEST)
+    hottest = max(HOTTEST, -5 * float(z.min()))
+    low, high = -math.log(hottest), -math.log(COLDEST)
     if slope(low) >= 0:
-        return HOTTEST
+        return hottest
     if slope(high) <= 0:
         return COLDEST
     return math.exp(-brentq(slope, low, high, xtol=1e-12))
@@ -102,9 +111,12 @@ class TemperatureScaling:
             return Temperature(best_on_grid(*held_out))
         found = solve_temperature(*held_out)
         if found == COLDEST:
+            z, y = held_out
             warnings.warn(
                 f"all {len(labels):,} calibration samples are right, so `ts` makes the model sure of everything: "
-                "hold out more data",
+                "hold out more data"
+                if bool((z.argmax(1) == y).all())
+                else f"the best temperature is below {COLDEST:g}, where `ts` stops: multiply all logits by a constant",
                 stacklevel=2,
             )
         return Temperature(found)

@@ -14,8 +14,17 @@ from torch import Tensor
 from balcal.core import BalcalError
 from balcal.metrics.inputs import Rows, TopLabels
 from balcal.metrics.streaming import Accumulator, zeros
+from balcal.values import check_whole
 
 Floats = NDArray[np.float64]
+MOST_BINS = 10_000
+
+
+def check_bins(bins: int, most: int = MOST_BINS) -> int:
+    """A whole number of them, at least one."""
+    if check_whole(bins, "the number of bins", -math.inf, most) < 1:
+        raise BalcalError(f"there must be at least one bin, not {bins}")
+    return int(bins)
 
 
 def bin_of(conf: Tensor, bins: int, dtype: torch.dtype | None = None) -> Tensor:
@@ -26,8 +35,7 @@ def bin_of(conf: Tensor, bins: int, dtype: torch.dtype | None = None) -> Tensor:
     >>> bin_of(torch.tensor([0.0, 0.2, 0.20001, 1.0]), 5)
     tensor([0, 0, 1, 4])
     """
-    if bins < 1:
-        raise BalcalError(f"there must be at least one bin, not {bins}")
+    check_bins(bins)
     edges = torch.arange(1, bins, device=conf.device).to(dtype or conf.dtype) / bins
     return torch.bucketize(conf.contiguous(), edges.to(conf.dtype))
 
@@ -103,8 +111,8 @@ class BinSums(Accumulator):
 
     def __init__(self, bins: int = 15, device: torch.device | None = None) -> None:
         super().__init__()
-        self.bins = bins
-        self.sums = {name: zeros(bins, device=device) for name in ("count", "conf", "right")}
+        self.bins = check_bins(bins)
+        self.sums = {name: zeros(self.bins, device=device) for name in ("count", "conf", "right")}
 
     def add_rows(self, rows: Rows) -> None:
         top = rows.top()
@@ -132,8 +140,7 @@ def bin_table(top: TopLabels, bins: int) -> BinTable:
 
 def equal_mass_bin_of(top: TopLabels, bins: int) -> Tensor:
     """Bins (lo, hi] between the order statistics of rank N/bins, 2N/bins, ...; equal confidences stay together."""
-    if bins < 1:
-        raise BalcalError(f"there must be at least one bin, not {bins}")
+    check_bins(bins)
     n = len(top)
     ranks = torch.tensor([-(-k * n // bins) - 1 for k in range(1, bins)], dtype=torch.long).clamp(min=0)
     edges = torch.from_numpy(np.sort(top.conf.numpy()))[ranks]

@@ -10,10 +10,12 @@ from typing import Any
 
 import torch
 
-from balcal.metrics.bins import bin_of, bin_table, equal_mass
+from balcal.core import BalcalError
+from balcal.metrics.bins import bin_of, bin_table, check_bins, equal_mass
 from balcal.metrics.inputs import Rows, read
 from balcal.metrics.streaming import Accumulator, zeros
 from balcal.metrics.table import UNIFORM, Metric
+from balcal.values import check_whole
 
 
 def ece(*, probs: Any = None, log_probs: Any = None, labels: Any, bins: int = 15) -> float:
@@ -132,10 +134,12 @@ class ClassBinSums(Accumulator):
 
     def __init__(self, num_classes: int, bins: int = 15) -> None:
         super().__init__()
-        self.num_classes, self.bins = num_classes, bins
-        self.sums = {"gap": zeros(num_classes * bins), "count": zeros(1)}
+        self.num_classes, self.bins = check_whole(num_classes, "the number of classes", 2), check_bins(bins)
+        self.sums = {"gap": zeros(self.num_classes * self.bins), "count": zeros(1)}
 
     def add_rows(self, rows: Rows) -> None:
+        if rows.num_classes != self.num_classes:
+            raise BalcalError(f"this counts {self.num_classes} classes, and the predictions have {rows.num_classes}")
         offsets = torch.arange(self.num_classes, device=rows.table.device) * self.bins
         gap = torch.zeros_like(self.sums["gap"])
         for _, probs, labels in rows.chunks():

@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from balcal.core import BalcalError
-from balcal.metrics.inputs import as_tensor, read
+from balcal.metrics.inputs import read
 from balcal.metrics.table import Metric
+from balcal.values import as_tensor, check_number, check_whole
 
 Floats = NDArray[np.float64]
 
@@ -36,7 +37,7 @@ def fpr95(*, scores_in: Any, scores_out: Any, tpr: float = 0.95) -> float:
     0.25
     """
     inside, outside = _scores(scores_in, scores_out)
-    if not 0 < tpr <= 1:
+    if not 0 < check_number(tpr, "tpr") <= 1:
         raise BalcalError(f"tpr must lie in (0, 1], not {tpr}")
     needed = max(1, int(np.ceil(tpr * len(inside) - 1e-9)))
     threshold = np.sort(inside)[len(inside) - needed]
@@ -63,14 +64,17 @@ def aupr_out(*, scores_in: Any, scores_out: Any) -> float:
 
 
 def failure_auroc(*, probs: Any = None, log_probs: Any = None, labels: Any) -> float:
-    """Chance that a right answer is more confident than a wrong one. Higher is better; NaN if all are right or wrong.
+    """Chance that a right answer is more confident than a wrong one. Higher is better.
+
+    There must be both: right answers and wrong ones.
 
     >>> failure_auroc(probs=[[0.9, 0.1], [0.6, 0.4], [0.3, 0.7]], labels=[0, 1, 1])
     1.0
     """
     top = read(probs, log_probs, labels).top()
     if bool(top.right.all()) or not bool(top.right.any()):
-        return float("nan")
+        told = "right" if bool(top.right.any()) else "wrong"
+        raise BalcalError(f"all {len(top):,} answers are {told}: there are no others to tell them from")
     return auroc(scores_in=top.conf[top.right], scores_out=top.conf[~top.right])
 
 
@@ -78,13 +82,17 @@ FIGURES = {"auroc": auroc, "fpr95": fpr95, "aupr_in": aupr_in, "aupr_out": aupr_
 
 
 def _scores(*given: Any) -> tuple[Floats, Floats]:
-    inside, outside = (as_tensor(scores).cpu().double().numpy() for scores in given)
-    for name, scores in (("scores_in", inside), ("scores_out", outside)):
-        if scores.ndim != 1 or not len(scores):
-            raise BalcalError(f"{name} must be a list of at least one score, not an array of shape {scores.shape}")
-        if np.isnan(scores).any():
-            raise BalcalError(f"{name} contains NaN")
+    inside, outside = (_checked(name, scores) for name, scores in zip(("scores_in", "scores_out"), given, strict=True))
     return inside, outside
+
+
+def _checked(name: str, given: Any, least: int = 1) -> Floats:
+    scores: Floats = as_tensor(given, name).cpu().double().numpy()
+    if scores.ndim != 1 or len(scores) < least:
+        raise BalcalError(f"{name} must be a list of at least one score, not an array of shape {scores.shape}")
+    if np.isnan(scores).any():
+        raise BalcalError(f"{name} contains NaN")
+    return scores
 
 
 def _average_precision(positive: Floats, negative: Floats) -> float:
@@ -98,6 +106,7 @@ def _average_precision(positive: Floats, negative: Floats) -> float:
 def detection_draws(*, scores_in: Any, scores_out: Any, resamples: int = 200, seed: int = 0) -> dict[str, Floats]:
     """Each figure under resamples of both sets. Scores are sorted once; a resample only counts them anew."""
     inside, outside = _scores(scores_in, scores_out)
+    check_whole(resamples, "the number of resamples", 1), check_whole(seed, "the seed")
     values = np.unique(np.concatenate([inside, outside]))
     place_in, place_out = (np.searchsorted(values, scores) for scores in (inside, outside))
     rng = np.random.default_rng(seed)
@@ -145,11 +154,14 @@ class DetectionScores:
         self.outside: list[Floats] = []
 
     def update(self, *, scores_in: Any = None, scores_out: Any = None) -> None:
-        for kept, scores in ((self.inside, scores_in), (self.outside, scores_out)):
-            if scores is not None:
-                kept.append(as_tensor(scores).cpu().double().numpy())
+        given = {"scores_in": scores_in, "scores_out": scores_out}
+        new = {name: _checked(name, scores, least=0) for name, scores in given.items() if scores is not None}
+        self.inside += [new[name] for name in new if name == "scores_in"]
+        self.outside += [new[name] for name in new if name == "scores_out"]
 
     def merge(self, other: DetectionScores) -> None:
+        if not isinstance(other, DetectionScores):
+            raise BalcalError(f"cannot merge a {type(other).__name__} into a DetectionScores")
         self.inside += other.inside
         self.outside += other.outside
 

@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from balcal.core import BalcalError
-from balcal.metrics.bins import bin_of
+from balcal.metrics.bins import bin_of, check_bins
 from balcal.metrics.inputs import TopLabels
+from balcal.values import check_whole
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -22,6 +23,7 @@ FINE, COARSE = 20, 4
 """cells per bin, for one model and for a pair of them"""
 DRAWN = 1 << 22
 """most cells drawn at once"""
+MOST_BINS, MOST_RESAMPLES = 1000, 1_000_000
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,7 @@ class Resamples:
         resamples: int = 1000,
         seed: int = 0,
     ) -> None:
+        check_resampling(bins, resamples, seed)
         if resamples < 100:
             raise BalcalError(f"an interval needs at least 100 resamples, not {resamples}")
         n = len(models[0])
@@ -91,6 +94,13 @@ class Resamples:
             for name in values:
                 noise = rng.standard_normal(len(drawn)) * np.sqrt(drawn @ spread[name])
                 self.means[name][rows] = (drawn @ means[name] + noise) / n
+
+
+def check_resampling(bins: int, resamples: int, seed: int) -> None:
+    """Settings that can be drawn with, in a memory that people have."""
+    check_bins(bins, MOST_BINS)
+    check_whole(resamples, "the number of resamples", 1, MOST_RESAMPLES)
+    check_whole(seed, "the seed")
 
 
 def percentile(value: float, draws: Floats) -> Interval:
@@ -139,14 +149,49 @@ def wilson(share: float, n: int) -> Interval:
     return Interval(share, max(0.0, min(middle - half, share)), min(1.0, max(middle + half, share)))
 
 
+def around_gap(found: Interval, right: Floats, accuracy: Interval) -> Interval:
+    """Mean confidence - accuracy, honest where all samples are right, or all wrong.
+
+    Resampling then sees no doubt about the accuracy; the interval is widened to what Wilson's leaves open.
+    """
+    if right.min() != right.max():
+        return found
+    confidence = found.value + accuracy.value
+    return Interval(found.value, min(found.low, confidence - accuracy.high), max(found.high, confidence - accuracy.low))
+
+
+def around_ece_of_one_kind(found: Interval, right: Floats, gap: Interval) -> Interval:
+    """The same for ECE, which is then the modulus of the gap."""
+    if right.min() != right.max():
+        return found
+    ends = sorted(abs(end) for end in gap.bounds)
+    return Interval(found.value, min(found.low, 0.0 if gap.low <= 0 <= gap.high else ends[0]), max(found.high, ends[1]))
+
+
+def around_equal(found: Interval, values: Floats, right: Floats, most: float) -> Interval:
+    """A mean of values from 0 to `most`, honest where all samples are alike.
+
+    Resampling sees no doubt then. But samples that were not seen may have any value, and they may be as large a share
+    as Wilson's interval for none in n reaches.
+    """
+    if right.min() != right.max() or values.min() != values.max() or not np.isfinite(found.value):
+        return found
+    share = wilson(0.0, len(values)).high
+    return Interval(found.value, (1 - share) * found.value, share * most + (1 - share) * found.value)
+
+
 def noise_floor(top: TopLabels, bins: int = 15, resamples: int = 2000, seed: int = 0) -> Floats:
     """ECEs that a perfectly calibrated model with these very confidences scores on so many samples."""
+    check_resampling(bins, resamples, seed)
     cell = cell_of(top, bins, FINE)
     names, key = np.unique(cell, return_inverse=True)
     count = np.bincount(key)
     conf = np.bincount(key, top.conf.numpy())
     place = np.zeros((len(names), bins))
     place[np.arange(len(names)), names // FINE] = 1.0
-    right = np.random.default_rng(seed).binomial(count, np.clip(conf / count, 0, 1), size=(resamples, len(names)))
-    floor: Floats = np.abs((conf - right) @ place).sum(1) / len(top)
+    rng, floor, step = np.random.default_rng(seed), np.empty(resamples), max(1, DRAWN // len(names))
+    for start in range(0, resamples, step):
+        rows = slice(start, min(start + step, resamples))
+        right = rng.binomial(count, np.clip(conf / count, 0, 1), size=(rows.stop - rows.start, len(names)))
+        floor[rows] = np.abs((conf - right) @ place).sum(1) / len(top)
     return floor

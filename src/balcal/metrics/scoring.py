@@ -7,9 +7,10 @@ from typing import Any
 import torch
 
 from balcal.core import BalcalError
-from balcal.metrics.inputs import Rows, as_tensor, first_largest, read
+from balcal.metrics.inputs import Rows, first_largest, read, read_unlabelled
 from balcal.metrics.streaming import Accumulator, zeros
 from balcal.metrics.table import Metric
+from balcal.values import as_tensor
 
 
 def accuracy(*, probs: Any = None, log_probs: Any = None, labels: Any) -> float:
@@ -19,7 +20,7 @@ def accuracy(*, probs: Any = None, log_probs: Any = None, labels: Any) -> float:
     0.5
     """
     rows = read(probs, log_probs, labels)
-    return sum(int((first_largest(given) == y).sum()) for given, _, y in rows.chunks()) / len(rows)
+    return sum(int((first_largest(given) == y).sum()) for given, _, y in rows.pieces()) / len(rows)
 
 
 def nll(*, probs: Any = None, log_probs: Any = None, labels: Any) -> float:
@@ -56,7 +57,8 @@ def entropy(*, probs: Any = None, log_probs: Any = None, labels: Any = None) -> 
     >>> round(entropy(probs=[[0.5, 0.5], [1.0, 0.0]]), 6)  # (log 2 + 0) / 2
     0.346574
     """
-    return float(entropies(_unlabelled(probs, log_probs, labels)).mean())
+    rows = read_unlabelled(probs, log_probs) if labels is None else read(probs, log_probs, labels)
+    return float(entropies(rows).mean())
 
 
 def soft_nll(*, probs: Any = None, log_probs: Any = None, soft_labels: Any) -> float:
@@ -88,12 +90,12 @@ def soft_kl(*, probs: Any = None, log_probs: Any = None, soft_labels: Any) -> fl
 
 
 def losses(rows: Rows) -> torch.Tensor:
-    """-log p_label of each sample, float64 on the CPU."""
+    """-log p_label of each sample, float64 on the CPU. What rounding has lifted above 1 counts as 1."""
     told = []
-    for given, _, labels in rows.chunks():
-        value = given.gather(1, labels[:, None])[:, 0].double()
-        told.append(-(value if rows.logs else value.log()).cpu())
-    return torch.cat(told)
+    for _, whole, labels in rows.pieces():
+        value = whole.gather(1, labels[:, None])[:, 0].double()
+        told.append((value if rows.logs else value.log()).clamp(max=0).neg().cpu())
+    return torch.cat(told) + 0.0  # no -0
 
 
 def squares(rows: Rows) -> torch.Tensor:
@@ -114,29 +116,22 @@ def entropies(rows: Rows) -> torch.Tensor:
     return torch.cat(told).clamp(min=0)
 
 
-def _unlabelled(probs: Any, log_probs: Any, labels: Any) -> Rows:
-    given = probs if log_probs is None else log_probs
-    if labels is None and given is not None:
-        labels = torch.zeros(len(given), dtype=torch.long)
-    return read(probs, log_probs, labels)
-
-
 def _soft(probs: Any, log_probs: Any, soft_labels: Any) -> tuple[Rows, torch.Tensor]:
-    rows = _unlabelled(probs, log_probs, None)
-    q = as_tensor(soft_labels).to(rows.table.device).double()
+    rows = read_unlabelled(probs, log_probs)
+    q = as_tensor(soft_labels, "the soft labels").to(rows.table.device).double()
     if q.shape != rows.table.shape:
         raise BalcalError(
             f"soft labels must be (N, K) like the predictions {tuple(rows.table.shape)}: {tuple(q.shape)}"
         )
-    if not bool((q >= 0).all()) or not bool((q.sum(1) > 0).all()):
-        raise BalcalError("soft labels must be votes or probabilities: nothing negative, no row without any")
+    if not bool((q >= 0).all()) or not bool((q.sum(1) > 0).all()) or not bool(q.sum(1).isfinite().all()):
+        raise BalcalError("soft labels must be votes or probabilities: finite, nothing negative, no row without any")
     return rows, q / q.sum(1, keepdim=True)
 
 
 def _with_logs(rows: Rows, q: torch.Tensor) -> Any:
     start = 0
     for given, probs, labels in rows.chunks():
-        log_p = given.double() if rows.logs else probs.double().log()
+        log_p = (given.double() if rows.logs else probs.double().log()).clamp(max=0)
         yield q[start : start + len(labels)], log_p
         start += len(labels)
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from balcal.core import BalcalError
-from balcal.metrics.bins import equal_mass
+from balcal.metrics.bins import check_bins, equal_mass
 from balcal.metrics.inputs import Rows, TopLabels, read
 from balcal.metrics.streaming import Accumulator
 from balcal.metrics.table import Metric
@@ -71,7 +71,7 @@ class Ranked(Accumulator):
 
     def __init__(self, bins: int = 15) -> None:
         super().__init__()
-        self.bins = bins
+        self.bins = check_bins(bins)
         self.conf: list[Tensor] = []
         self.right: list[Tensor] = []
 

@@ -37,8 +37,7 @@ class Accumulator(ABC):
     def merge(self, other: Accumulator) -> None:
         """Count what another one has counted."""
         mine = {name: tensor.shape for name, tensor in self.sums.items()}
-        theirs = {name: tensor.shape for name, tensor in other.sums.items()}
-        if type(other) is not type(self) or mine != theirs:
+        if type(other) is not type(self) or mine != {name: tensor.shape for name, tensor in other.sums.items()}:
             raise BalcalError(f"cannot merge a {type(other).__name__} into a {type(self).__name__} of other settings")
         for name, tensor in other.sums.items():
             self.sums[name] = self.sums[name] + tensor.to(self.sums[name].device)

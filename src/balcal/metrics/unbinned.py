@@ -15,6 +15,7 @@ from balcal.core import BalcalError
 from balcal.metrics.inputs import Rows, TopLabels, read
 from balcal.metrics.streaming import Accumulator, zeros
 from balcal.metrics.table import Metric
+from balcal.values import check_number
 
 CELLS = 8192
 """of the grid on which residuals are smoothed: cells far narrower than any width that comes out of noisy data"""
@@ -69,7 +70,7 @@ def smooth_error(grid: NDArray[np.float64], sigma: float | None = None) -> float
         return float(np.abs(idct(modes * np.exp(-rates * width**2), norm="ortho")).sum())
 
     if sigma is not None:
-        if not sigma > 0:
+        if not check_number(sigma, "the width sigma of smooth ECE", most=1e6) > 0:
             raise BalcalError(f"the width sigma of smooth ECE must be above 0, not {sigma}")
         return error(sigma)
     narrow = 1 / len(grid)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -11,7 +13,7 @@ import torch
 from balcal.core import BalcalError, Predictions
 from balcal.metrics import resample
 from balcal.metrics.bins import bin_table
-from balcal.metrics.inputs import Rows, TopLabels, read
+from balcal.metrics.inputs import Rows, TopLabels, read, read_predictions
 from balcal.metrics.scoring import losses, squares
 
 Kind = Literal["perfect", "over", "under", "mixed"]
@@ -20,7 +22,10 @@ Bounds = tuple[float, float]
 
 @dataclass(frozen=True)
 class Verdict:
-    """The figures of a set of predictions, as fractions; printed in percent. `..._interval` are 95 %."""
+    """The figures of a set of predictions, as fractions; printed in percent. `..._interval` are 95 %.
+
+    Where all samples are alike, as a single one is, NLL has no upper bound: its interval ends at infinity.
+    """
 
     samples: int
     classes: int
@@ -74,7 +79,16 @@ class Verdict:
         return by
 
     def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        """For JSON, which knows no infinity: None stands for it."""
+        told = asdict(self)
+        for name in ("nll", "nll_interval"):
+            told[name] = _finite_or_none(told[name])
+        return told
+
+    @classmethod
+    def of(cls, told: Mapping[str, Any]) -> Verdict:
+        """From what `as_dict` made, also after a journey through JSON."""
+        return cls(**{name: _or_infinite(value) for name, value in told.items()})
 
     def __str__(self) -> str:
         floor = f"a perfect model scores {_percent(self.floor_mean)} on average, up to {_percent(self.floor_high)}"
@@ -116,38 +130,43 @@ def verdict(
       NLL          0.6547   [0.5118, 0.7865]
       Brier        0.4200   [0.3160, 0.5160]
     """
+    resample.check_resampling(bins, resamples, seed)
     rows = _rows(predictions, probs, log_probs, labels)
     top, values = _measured(rows)
-    table = bin_table(top, bins)
-    figures = table.figures()
+    figures, right = bin_table(top, bins).figures(), top.right.double().numpy()
     floor = resample.noise_floor(top, bins, 2 * resamples, seed)
     drawn = resample.Resamples([top], _finite(values), bins, resamples, seed)
-    gap = figures["mean_confidence"] - figures["accuracy"]
+    accuracy = resample.wilson(figures["accuracy"], len(top))
+    gap = resample.percentile(figures["mean_confidence"] - figures["accuracy"], drawn.gap[0])
+    gap = resample.around_gap(gap, right, accuracy)
+    ece = resample.around_ece(figures["ece"], drawn.ece[0], floor)
 
-    def mean(name: str) -> tuple[float, Bounds]:
+    def mean(name: str, most: float) -> resample.Interval:
         value = float(values[name].mean())
-        return value, resample.percentile(value, drawn.means[name]).bounds if name in drawn.means else (value, value)
+        if name not in drawn.means:
+            return resample.Interval(value, value, value)
+        return resample.around_equal(resample.percentile(value, drawn.means[name]), values[name], right, most)
 
-    (nll, nll_interval), (brier, brier_interval) = mean("nll"), mean("brier")
+    nll, brier = mean("nll", math.inf), mean("brier", 2.0)
     return Verdict(
         samples=len(top),
         classes=rows.num_classes,
         accuracy=figures["accuracy"],
-        accuracy_interval=resample.wilson(figures["accuracy"], len(top)).bounds,
+        accuracy_interval=accuracy.bounds,
         mean_confidence=figures["mean_confidence"],
-        gap=gap,
-        gap_interval=resample.percentile(gap, drawn.gap[0]).bounds,
+        gap=gap.value,
+        gap_interval=gap.bounds,
         ece=figures["ece"],
-        ece_interval=resample.around_ece(figures["ece"], drawn.ece[0], floor).bounds,
+        ece_interval=resample.around_ece_of_one_kind(ece, right, gap).bounds,
         debiased_ece=figures["debiased_ece"],
         floor_mean=float(floor.mean()),
         floor_high=float(np.quantile(floor, 0.975)),
         over=figures["over_confidence"],
         under=figures["under_confidence"],
-        nll=nll,
-        nll_interval=nll_interval,
-        brier=brier,
-        brier_interval=brier_interval,
+        nll=nll.value,
+        nll_interval=nll.bounds,
+        brier=brier.value,
+        brier_interval=brier.bounds,
         bins=bins,
         resamples=resamples,
         seed=seed,
@@ -179,8 +198,11 @@ class Comparison:
     @classmethod
     def of(cls, told: dict[str, Any]) -> Comparison:
         """From what `as_dict` made, also after a journey through JSON."""
-        parts = {name: resample.Interval(**value) for name, value in told.items() if isinstance(value, dict)}
-        return cls(**{**told, **parts, "names": tuple(told["names"])})
+        try:
+            parts = {name: resample.Interval(**value) for name, value in told.items() if isinstance(value, dict)}
+            return cls(**{**told, **parts, "names": tuple(told["names"])})
+        except (TypeError, KeyError, AttributeError):
+            raise BalcalError("this is not a comparison as `as_dict` makes it: compare the models again") from None
 
     def __str__(self) -> str:
         lines = [f"{self.samples:,} samples, {self.sentence()}"]
@@ -211,14 +233,22 @@ def compare(
       NLL         -0.0921     [-0.1547, -0.0242]
       Brier       -0.0448     [-0.0784, -0.0084]
     """
-    if not torch.equal(first.labels.cpu(), second.labels.cpu()):
+    resample.check_resampling(bins, resamples, seed)
+    if not isinstance(names, tuple | list) or [type(name) for name in names] != [str, str]:
+        raise BalcalError(f"names must be those of the two models, not {names!r:.60}")
+    both = [read_predictions(p) for p in (first, second)]
+    if not torch.equal(*(rows.labels.cpu() for rows in both)):
         raise BalcalError("these predictions are not of the same samples: their labels differ")
-    measured = [_measured(_rows(p, None, None, None)) for p in (first, second)]
-    (top_a, values_a), (top_b, values_b) = measured
+    (top_a, values_a), (top_b, values_b) = map(_measured, both)
+    if not all(np.isfinite(x).all() for x in (*values_a.values(), *values_b.values())):
+        raise BalcalError("a label was given probability 0, its NLL is infinite: there is nothing to subtract")
     right = (top_b.right.double() - top_a.right.double()).numpy()
     values = {name: values_b[name] - values_a[name] for name in values_a} | {"accuracy": right}
-    if not all(np.isfinite(x).all() for x in values.values()):
-        raise BalcalError("a label was given probability 0, its NLL is infinite: there is nothing to subtract")
+    if len(top_a) == 1 or (all(x.min() == x.max() for x in values.values()) and any(x[0] for x in values.values())):
+        raise BalcalError(
+            f"the difference is the same in all of {len(top_a):,} samples, so resampling cannot say how sure it is: "
+            "compare the models on more samples"
+        )
     drawn = resample.Resamples([top_a, top_b], values, bins, resamples, seed)
     eces = (bin_table(top_a, bins).ece(), bin_table(top_b, bins).ece())
     floors = (
@@ -230,7 +260,7 @@ def compare(
         samples=len(top_a),
         ece=resample.around_difference(eces, drawn.ece[1] - drawn.ece[0], floors),
         bins=bins,
-        names=names,
+        names=(names[0], names[1]),
         **means,
     )
 
@@ -239,7 +269,7 @@ def _rows(predictions: Predictions | None, probs: Any, log_probs: Any, labels: A
     if predictions is not None:
         if probs is not None or log_probs is not None or labels is not None:
             raise BalcalError("pass predictions, or arrays by name, not both")
-        return read(None, predictions.log_probs, predictions.labels)
+        return read_predictions(predictions)
     return read(probs, log_probs, labels)
 
 
@@ -249,6 +279,18 @@ def _measured(rows: Rows) -> tuple[TopLabels, dict[str, resample.Floats]]:
 
 def _finite(values: dict[str, resample.Floats]) -> dict[str, resample.Floats]:
     return {name: x for name, x in values.items() if np.isfinite(x).all()}
+
+
+def _finite_or_none(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(map(_finite_or_none, value))
+    return None if math.isinf(value) else value
+
+
+def _or_infinite(value: Any) -> Any:
+    if isinstance(value, (tuple, list)):
+        return tuple(map(_or_infinite, value))
+    return math.inf if value is None else value
 
 
 def _percent(share: float) -> str:

@@ -22,7 +22,7 @@ def named_predictions(
     """Predictions by name; a run gives those of its test split."""
     if told is None:
         rows = read(probs, log_probs, labels)
-        return {"": Predictions(rows.table if rows.logs else rows.table.log(), rows.labels)}
+        return {"": Predictions(rows.log_probs(), rows.labels)}
     if probs is not None or log_probs is not None or labels is not None:
         raise BalcalError("pass predictions or a run, or arrays by name, not both")
     if isinstance(told, Mapping):

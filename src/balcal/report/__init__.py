@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,11 @@ def write_report(source: str | Path, out: str | Path | None = None, posthoc: str
     from balcal.runs import Run
 
     path = Path(source)
-    if path.is_dir():
+    if os.path.isdir(path):
         page, place = run_page(story_of_run(Run.at(path), posthoc)), path / "report.html"
     elif path.suffix == ".json":
         page, place = arena_page(ArenaResult.load(path)), path.with_suffix(".html")
-    elif path.exists():
+    elif os.path.exists(path):
         page = run_page(story_of_predictions(read_arrays(str(path)).predictions(), path.name))
         place = path.with_suffix(".html")
     else:

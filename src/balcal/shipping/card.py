@@ -73,6 +73,7 @@ def _reference(confidences: Any, correct: Any) -> dict[str, Any] | None:
 def in_markdown(card: dict[str, Any]) -> str:
     """The card for people."""
     told = card["calibration"]
+    nll, low, high = ("infinite" if x is None else f"{x:.4f}" for x in (told["nll"], *told["nll_interval"]))
 
     def percent(value: float) -> str:
         return f"{value * 100:.2f} %"
@@ -100,7 +101,7 @@ def in_markdown(card: dict[str, Any]) -> str:
         f"| mean confidence | {percent(told['mean_confidence'])} | |",
         f"| ECE, {told['bins']} bins | {percent(told['ece'])} | {bounds('ece')} |",
         f"| ECE of a perfect model | {percent(told['floor_mean'])} | up to {percent(told['floor_high'])} |",
-        f"| NLL | {told['nll']:.4f} | [{told['nll_interval'][0]:.4f}, {told['nll_interval'][1]:.4f}] |",
+        f"| NLL | {nll} | [{low}, {high}] |",
         "",
         f"**Where this holds.** For {card['valid']['for']}. Confidences from {card['valid']['confidences'][0]} to "
         f"{card['valid']['confidences'][1]}: {card['valid']['meaning']}.",
