@@ -186,6 +186,25 @@ def test_the_page_of_an_arena(tmp_path):
     assert any(value == result.rows()[0]["nll"]["mean"] for value in sorts)
 
 
+def test_the_page_of_an_arena_with_one_seed(tmp_path, capsys):
+    """All the way through the command line; its judgements speak of these runs only."""
+    table = tmp_path / "arena.json"
+    arguments = ["digits", "--methods", "vanilla,balcal", "--seeds", "1", "--set", "plan.epochs=1", "--quiet"]
+    code, _, err = balcal_cli("arena", *arguments, "--runs", tmp_path, "--out", table, capsys=capsys)
+    assert code == 0, err
+    code, out, err = balcal_cli("report", table, capsys=capsys)
+    assert (code, err) == (0, "")
+    assert out.startswith(f"report: {tmp_path / 'arena.html'} (")
+    page = check_self_contained((tmp_path / "arena.html").read_text())
+    assert "one seed cannot say whether that is chance" in page.text
+    assert not [a for tag, a in page.tags if tag == "span" and a.get("class") == "leads"], "one seed has no leader"
+    rows = json.loads(table.read_text())["rows"]
+    told = [row[f]["against"]["judgement"] for row in rows for f in ("accuracy", "nll") if row[f]["against"]]
+    assert "worse here" in told or "better here" in told, "the case must exercise what is said of single runs"
+    assert ("(▼)" in page.text) == any("worse here" in str(row) for row in rows)
+    assert any("this run is " in a.get("data-tip", "") for _, a in page.tags)
+
+
 def test_ranks_by_hand():
     _, result = small_arena()
     told = {row["entry"]: row for row in ranks(result)}

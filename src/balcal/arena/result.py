@@ -194,19 +194,18 @@ class ArenaResult:
         """`adjusted` p values are those of a row of second entries."""
         a, b = self._index.get(first), self._index.get(second)
         if a is None or b is None or figure.name not in self._pairs:
-            return Difference(figure.name, *(math.nan,) * 5, seeds=0, judgement="none")
+            return Difference(figure.name, *(math.nan,) * 5, seeds=0, judgement=Judgement.NONE)
         found = self._pairs[figure.name]
         value, low, high, p = (float(x[a, b]) for x in (found.value, found.low, found.high, found.p))
         level = p if adjusted is None else float(adjusted[b])
-        judgement: Judgement = "tie"
+        judgement, seeds = Judgement.TIE, int(found.seeds[a, b])
         if math.isnan(value):
-            judgement = "none"
+            judgement = Judgement.NONE
         elif low == high == 0:
-            judgement = "same"
+            judgement = Judgement.SAME
         elif level <= LEVEL:
-            better, several = (value > 0) == figure.higher, found.seeds[a, b] > 1
-            judgement = ("better" if several else "better here") if better else ("worse" if several else "worse here")
-        return Difference(figure.name, value, low, high, p, level, int(found.seeds[a, b]), judgement)
+            judgement = Judgement.of((value > 0) == figure.higher, seeds)
+        return Difference(figure.name, value, low, high, p, level, seeds, judgement)
 
 
 def _chance(told: Mapping[str, Any]) -> Chance:

@@ -18,24 +18,6 @@ from balcal.core import BalcalError
 from balcal.naming import unknown
 
 EMPTY = "—"
-MARKS: dict[Judgement, str] = {
-    "better": "▲",
-    "worse": "▼",
-    "better here": "(▲)",
-    "worse here": "(▼)",
-    "tie": "=",
-    "same": "≡",
-    "none": "",
-}
-LATEX_MARKS: dict[Judgement, str] = {
-    "better": r"\uparrow",
-    "worse": r"\downarrow",
-    "better here": r"(\uparrow)",
-    "worse here": r"(\downarrow)",
-    "tie": "=",
-    "same": r"\equiv",
-    "none": "",
-}
 Row = dict[str, Any]
 
 
@@ -79,7 +61,7 @@ def _plain(found: Difference | None) -> dict[str, Any] | None:
 
 
 def _ties(found: Difference | None) -> bool:
-    return found is not None and found.judgement in ("tie", "same")
+    return found is not None and found.judgement in (Judgement.TIE, Judgement.SAME)
 
 
 def table(result: ArenaResult, format: Format) -> str:
@@ -98,7 +80,7 @@ def markdown(result: ArenaResult) -> str:
     for row in rows(result):
         cells = [f"`{row['entry']}`" + _seeds_left(row)]
         for figure in FIGURES:
-            cells.append(_cell(row, figure, one, MARKS, "± ", lambda text: f"**{text}**"))
+            cells.append(_cell(row, figure, one, "± ", lambda text: f"**{text}**", lambda found: found.mark))
             cells += [_floor(row)] if figure.name == "ece" else []
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join([*lines, "", *legend(result)])
@@ -108,7 +90,9 @@ def _seeds_left(row: Row) -> str:
     return f" ({row['seeds']} of {row['asked']} seeds)" if row["seeds"] < row["asked"] else ""
 
 
-def _cell(row: Row, figure: Figure, one: bool, marks: dict[Judgement, str], pm: str, bold: Callable[[str], str]) -> str:
+def _cell(
+    row: Row, figure: Figure, one: bool, pm: str, bold: Callable[[str], str], marked: Callable[[Judgement], str]
+) -> str:
     found = row[figure.name]
     if found["mean"] is None:
         return EMPTY
@@ -116,7 +100,7 @@ def _cell(row: Row, figure: Figure, one: bool, marks: dict[Judgement, str], pm: 
     text = bold(text) if found["ties_best"] and not one else text
     if figure.name == "ece":
         text += " [" + ", ".join(figure.shown(end) for end in row["ece_interval"]) + "]"
-    mark = marks[found["against"]["judgement"]] if found["against"] else ""
+    mark = marked(found["against"]["judgement"]) if found["against"] else ""
     return f"{text} {mark}" if mark else text
 
 
@@ -177,16 +161,18 @@ def latex(result: ArenaResult) -> str:
         titles.append(figure.title + (r" (\%)" if figure.percent else ""))
         titles += [r"floor (\%)"] if figure.name == "ece" else []
     lines = [rf"\begin{{tabular}}{{l{'r' * (len(titles) - 1)}}}", r"\toprule", " & ".join(titles) + r" \\", r"\midrule"]
-    marks = {judgement: f"$^{{{mark}}}$" if mark else "" for judgement, mark in LATEX_MARKS.items()}
     for row in rows(result):
         cells = [rf"\texttt{{{_escaped(row['entry'])}}}" + _seeds_left(row)]
         for figure in FIGURES:
-            cells.append(
-                _cell(row, figure, one, marks, r"$\pm$ ", lambda text: rf"\textbf{{{text}}}").replace(EMPTY, "---")
-            )
+            told = _cell(row, figure, one, r"$\pm$ ", lambda text: rf"\textbf{{{text}}}", _superscript)
+            cells.append(told.replace(EMPTY, "---"))
             cells += [_floor(row).replace(EMPTY, "---")] if figure.name == "ece" else []
         lines.append(" & ".join(cells) + r" \\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", *(f"% {line}" for line in legend(result))])
+
+
+def _superscript(found: Judgement) -> str:
+    return f"$^{{{found.latex}}}$" if found.latex else ""
 
 
 def _escaped(text: str) -> str:
