@@ -126,6 +126,9 @@ def arena(
     threads: Annotated[int, typer.Option(min=1, help="Of each run. They do change the last bits.")] = 1,
     backend: Annotated[str, typer.Option(help="processes, or dask with --scheduler.")] = "processes",
     scheduler: Annotated[str | None, typer.Option(help="Address of a Dask scheduler: tcp://HOST:8786.")] = None,
+    patience: Annotated[
+        float, typer.Option(help="Seconds without a sign of life until a worker is given up.")
+    ] = 1800.0,
     format: Annotated[
         str | None, typer.Option(help="markdown, latex, csv, runs (csv, a line per run) or json.")
     ] = None,
@@ -156,6 +159,7 @@ def arena(
         scheduler=scheduler,
         threads=threads,
         device=device,
+        patience=patience,
         quiet=quiet,
     )
     told = result.table(chosen)
