@@ -22,6 +22,7 @@ from balcal.paper.tiers import tier
 from balcal.registry import recipe
 from balcal.runs import Run
 from balcal.stopping import Stopped, StopRequest
+from balcal.stores import Claimed
 
 SETTINGS = ["plan.epochs=2"]
 LIMIT = 90
@@ -107,6 +108,8 @@ def test_so_do_processes(held, tmp_path):
         arena.run("digits", ["vanilla"], 2, settings=SETTINGS, runs=tmp_path, jobs=2, quiet=True)
     thread.join()
     assert stopped.value.exit_code == 143
+    with pytest.raises(Claimed), held.claimed():
+        pass
 
 
 @pytest.mark.parametrize("alive", [True, False])
