@@ -28,6 +28,7 @@ from balcal.metrics.inputs import TopLabels, read
 from balcal.metrics.resample import Floats
 from balcal.metrics.scoring import losses, squares
 from balcal.model import as_method
+from balcal.naming import plain
 from balcal.recipe import Recipe
 from balcal.runs import Run
 from balcal.sessions import train_recipe
@@ -163,7 +164,7 @@ def _when_free(work: Callable[[], Found], recipe: Recipe, bench: Bench) -> Found
                 return work()
             except Claimed as claimed:
                 if not said:
-                    print(f"{recipe.address()} has to wait: {claimed}", file=sys.stderr, flush=True)
+                    print(plain(f"{recipe.address()} has to wait: {claimed}"), file=sys.stderr, flush=True)
                 said, why = True, str(claimed)
             now = [_written(path) for path in paths]
             silent, before = (silent + ASK_AGAIN if now == before else 0.0), now

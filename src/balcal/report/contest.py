@@ -46,7 +46,7 @@ def arena_page(result: ArenaResult, runs: Path | None = None) -> str:
         scatter=scatter(rows),
         ranks=ranks(result),
         pictures=pictures,
-        legend=[line.replace("`", "") for line in legend(result)],
+        legend=legend(result, str, str),
         notes=notes,
     )
 
