@@ -20,7 +20,6 @@ from test_cli import balcal_cli
 from balcal import arena
 from balcal.arena.contest import contest, waves
 from balcal.arena.processes import workers
-from balcal.core import BalcalError
 from balcal.registry import recipe
 from balcal.runs import Run
 
@@ -229,9 +228,6 @@ def test_the_result_survives_a_file(alone, tmp_path):
     assert json.loads(alone.table("json"))["rows"] == json.loads(json.dumps(alone.rows()))
     kept = list((Path(alone.made["runs"]) / "arena").glob("digits-*.json"))
     assert [arena.ArenaResult.load(path).cells for path in kept] == [alone.cells]
-    (tmp_path / "b.json").write_text("{}")
-    with pytest.raises(BalcalError, match="is not the result of an arena"):
-        arena.ArenaResult.load(tmp_path / "b.json")
 
 
 def test_every_run_says_what_made_it(alone):

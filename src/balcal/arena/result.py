@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from balcal.arena.reading import check
 from balcal.arena.records import FIGURES, Cell, Difference, Figure, Format, Judgement, TrainingRun
 from balcal.core import BalcalError
 from balcal.files import write_atomic
@@ -146,12 +147,16 @@ class ArenaResult:
     @staticmethod
     def load(path: str | Path) -> ArenaResult:
         try:
-            told = json.loads(Path(path).read_text())
-            if told.pop("form") != FORM:
-                raise ValueError
-            return ArenaResult.of(told)
-        except (OSError, ValueError, KeyError, AttributeError, TypeError):
-            raise BalcalError(f"{path} is not the result of an arena: make one with `balcal arena`") from None
+            told = json.loads(Path(path).read_text(encoding="utf-8"))
+            if isinstance(told, dict) and told.get("form") != FORM:
+                raise ValueError(f"it does not say that it is a `{FORM}`")
+            check(told)
+        except OSError as error:
+            raise BalcalError(f"cannot read {path} ({error.strerror})") from None
+        except (ValueError, RecursionError) as error:
+            why = "it is no JSON" if isinstance(error, (json.JSONDecodeError, UnicodeError, RecursionError)) else error
+            raise BalcalError(f"{path} is not the result of an arena ({why}): make one with `balcal arena`") from None
+        return ArenaResult.of(told)
 
     @staticmethod
     def of(told: Mapping[str, Any]) -> ArenaResult:
