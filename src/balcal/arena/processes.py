@@ -176,14 +176,27 @@ def _begin(parent: int) -> None:
     """In a worker, when it starts. Requests to stop are for pieces of work; they must not end a worker that is idle."""
     for signum in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signum, signal.SIG_IGN)
-    threading.Thread(target=_follow, args=(parent,), daemon=True).start()
+    if os.name == "posix":
+        threading.Thread(target=_follow, args=(parent,), daemon=True).start()
 
 
 def _follow(parent: int) -> None:
     """End with the arena, however it ended. What was being trained resumes from its last checkpoint."""
-    while os.getppid() == parent:
-        time.sleep(LOOK_SECONDS)
+    above = os.getppid()  # the arena, or a wrapper around Python that it started us by
+    if above == parent or _alive(parent):
+        while os.getppid() == above:
+            time.sleep(LOOK_SECONDS)
     os._exit(1)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass
+    return True
 
 
 def _numbered(number: int, work: Work, piece: Piece) -> tuple[int, Outcome]:
