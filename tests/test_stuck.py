@@ -192,22 +192,22 @@ def test_a_cluster_that_falls_silent_or_goes_away_is_one_sentence(tmp_path, caps
         free.bind(("127.0.0.1", 0))
         address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
     first = Run(tmp_path, recipe("digits", "vanilla", 0, ["plan.epochs=2000"]))
-    settings = ["--set", "plan.epochs=2000", "--runs", tmp_path, "--quiet", "--patience", "3"]
-    asked = ["arena", "digits", "--methods", "vanilla", "--seeds", "1", *settings]
+    settings = ["--set", "plan.epochs=2000", "--runs", tmp_path, "--quiet"]
+    asked = ["arena", "digits", "--methods", "vanilla", "--seeds", "1", "--backend", "dask", *settings]
     with (
         dask("scheduler", "--host", "127.0.0.1", "--port", address.rpartition(":")[2]) as scheduler,
         dask("worker", address, "--nthreads", "1", "--no-nanny", "--local-directory", str(tmp_path)) as worker,
     ):
         try:
             until(lambda: answers(address), "the cluster")
-            for process, signum, said in (
-                (worker, signal.SIGSTOP, "no worker of the Dask cluster at {} showed a sign of life for 3 s"),
-                (scheduler, signal.SIGKILL, "the Dask scheduler at {} has gone away"),
+            for process, signum, patience, said in (
+                (worker, signal.SIGSTOP, 3, "no worker of the Dask cluster at {} showed a sign of life for 3 s"),
+                (scheduler, signal.SIGKILL, 1800, "the Dask scheduler at {} has gone away"),
             ):
                 epochs = first.epochs()
                 thread = threading.Thread(target=strike, args=(process, signum, first, epochs))
                 thread.start()
-                code, out, err = balcal_cli(*asked, "--backend", "dask", "--scheduler", address, capsys=capsys)
+                code, out, err = balcal_cli(*asked, "--scheduler", address, "--patience", patience, capsys=capsys)
                 thread.join()
                 assert (code, out, err.count("\n")) == (1, "", 1), err
                 assert err.startswith("balcal: " + said.format(address))
