@@ -2,6 +2,9 @@
 
 import json
 import os
+import signal
+import threading
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +14,7 @@ import torch
 from balcal import train
 from balcal.registry import recipe
 from balcal.sessions import train_recipe
+from balcal.stores import Folder
 
 QUICK = ["plan.epochs=3"]
 
@@ -20,12 +24,30 @@ def trained(method, out, seed=0, settings=(), **more):
     return Path(figures["run"])
 
 
-def train_often_saved(method, out, settings, errors):
-    """For a process that is going to be killed."""
+def train_until_killed(method, out, settings, errors, strike=None):
+    """In a process of its own, that is killed by SIGKILL; nothing depends on how fast it is.
+
+    `strike`: (the method of which run, after how many saves of it, how many seconds later). Until then every 15th step
+    is saved.
+    """
     torch.set_num_threads(1)
     with open(errors, "a") as file:
         os.dup2(file.fileno(), 2)
-    trained(method, out, settings=settings, save_every=0.05)
+    if strike:
+        stage, saves, later = strike
+        steps, seen, real = count(1), [], Folder.save_state
+        end = threading.Timer(later, os.kill, (os.getpid(), signal.SIGKILL))
+
+        def save(folder, state):
+            real(folder, state)
+            seen.extend([state["epoch"]] * folder.path.name.startswith(f"{stage}-"))
+            if len(seen) >= saves and not end.ident:
+                end.start()
+
+        Folder.save_state, Folder.save_is_due = save, lambda folder: next(steps) % 15 == 0
+        if not saves:
+            end.start()
+    trained(method, out, settings=settings)
 
 
 def trained_after_power_cut(method, out, step, settings=()):

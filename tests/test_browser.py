@@ -52,9 +52,15 @@ def run_report(tmp_path_factory):
     return path
 
 
-def point_at(page, target):
-    """Hover until the tip is there: bringing the target into view scrolls, and scrolling hides tips a moment later."""
+def bring_into_view(page, target):
+    """And wait until the page knows that it was scrolled, which hides tips: it is told before it paints again."""
     target.scroll_into_view_if_needed()
+    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+
+def point_at(page, target):
+    """Hover until the tip is there."""
+    bring_into_view(page, target)
     for _ in range(50):
         page.wait_for_timeout(100)
         page.mouse.move(2, 2)
@@ -97,7 +103,7 @@ def test_a_phone_does_not_scroll_sideways(opened, run_report):
     page = opened(run_report, viewport={"width": 360, "height": 740}, has_touch=True, is_mobile=True)
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     column = page.locator("svg .column:visible").last
-    column.scroll_into_view_if_needed()
+    bring_into_view(page, column)
     column.tap()
     page.locator("#tip").wait_for(state="visible")
     box = page.locator("#tip").bounding_box()

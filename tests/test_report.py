@@ -20,6 +20,8 @@ from told_samples import (
     small_arena,
 )
 
+from balcal.arena.reading import NUMBERS
+from balcal.arena.result import ArenaResult
 from balcal.core import BalcalError
 from balcal.plots.tables import class_table, coverage_table, reliability_table
 from balcal.report import charts, write_report
@@ -184,6 +186,85 @@ def test_the_page_of_an_arena(tmp_path):
         assert f"{ece['mean'] * 100:.2f} ± {ece['std'] * 100:.2f} [{low}, {high}]" in page.text
     sorts = [float(a["data-sort"]) for tag, a in page.tags if tag == "td" and a.get("data-sort")]
     assert any(value == result.rows()[0]["nll"]["mean"] for value in sorts)
+
+
+def test_the_page_of_an_arena_with_one_seed(tmp_path, capsys):
+    """All the way through the command line; its judgements speak of these runs only."""
+    table = tmp_path / "arena.json"
+    arguments = ["digits", "--methods", "vanilla,balcal", "--seeds", "1", "--set", "plan.epochs=1", "--quiet"]
+    code, _, err = balcal_cli("arena", *arguments, "--runs", tmp_path, "--out", table, capsys=capsys)
+    assert code == 0, err
+    code, out, err = balcal_cli("report", table, capsys=capsys)
+    assert (code, err) == (0, "")
+    assert out.startswith(f"report: {tmp_path / 'arena.html'} (")
+    page = check_self_contained((tmp_path / "arena.html").read_text())
+    assert "one seed cannot say whether that is chance" in page.text
+    assert not [a for tag, a in page.tags if tag == "span" and a.get("class") == "leads"], "one seed has no leader"
+    rows = json.loads(table.read_text())["rows"]
+    told = [row[f]["against"]["judgement"] for row in rows for f in ("accuracy", "nll") if row[f]["against"]]
+    assert "worse here" in told or "better here" in told, "the case must exercise what is said of single runs"
+    assert ("(▼)" in page.text) == any("worse here" in str(row) for row in rows)
+    assert any("this run is " in a.get("data-tip", "") for _, a in page.tags)
+
+
+def places(value, path=()):
+    """Every place in nested data; of a list, its first element stands for all."""
+    yield path
+    if isinstance(value, dict):
+        for name in value:
+            yield from places(value[name], (*path, name))
+    elif isinstance(value, list) and value:
+        yield from places(value[0], (*path, 0))
+
+
+def changed(told, path, value):
+    *before, last = path
+    inside = told
+    for name in before:
+        inside = inside[name]
+    inside[last] = value
+    if value is GONE:
+        del inside[last]
+    return told
+
+
+GONE = object()
+WRONG = [None, [], {}, 3, "x", True, [[]], [None], {"x": None}, GONE]
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of numbers that make no sense
+def test_json_that_is_no_arena_is_one_sentence_and_else_makes_a_page(tmp_path, capsys):
+    """Each part of a good result is replaced by each of several others: it is refused, or all is made of it."""
+    path, told = tmp_path / "a.json", small_arena()[1].as_dict()
+    told |= {"made": {"runs": str(tmp_path)}}
+    told["searches"] = [{"method": "a", "by": "b", "tried": [{"settings": ["c=1"]}], "chosen": ["c=1"]}]
+    told["runs"] = [run | {"recipe": {}, "environment": {}} for run in told["runs"]]
+    needed = (*NUMBERS, "ece_interval")
+    told["cells"] = [cell | {"figures": {name: cell["figures"][name] for name in needed}} for cell in told["cells"]]
+    text, refused, made = json.dumps(told), 0, 0
+    for place in list(places(json.loads(text)))[1:]:
+        for wrong in WRONG if place[0] != "chance" or "accuracy" in place else ():
+            path.write_text(json.dumps(changed(json.loads(text), place, wrong)))
+            try:
+                result = ArenaResult.load(path)
+            except BalcalError:
+                refused += 1
+                continue
+            try:
+                assert arena_page(result) + result.table("runs") + result.table("latex")
+                made += 1
+            except Exception as error:
+                pytest.fail(f"{place} as {wrong!r}: {error!r}")
+    assert refused > 300
+    assert made > 10
+    for content in (b"null", b"[]", b"3", b'"x"', b"{}", b"", b"[" * 100_000, b"\xff", text[:-9].encode()):
+        path.write_bytes(content)
+        code, _, err = balcal_cli("report", path, capsys=capsys)
+        assert (code, err.count("\n")) == (1, 1), content
+        assert re.match(r"balcal: .*a\.json is not the result of an arena \(.+\): make one with `balcal arena`", err)
+    code, _, err = balcal_cli("report", tmp_path / "none.json", capsys=capsys)
+    assert (code, err) == (1, f"balcal: cannot read {tmp_path / 'none.json'} (No such file or directory)\n")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
 
 
 def test_ranks_by_hand():

@@ -2,14 +2,12 @@
 
 import json
 import multiprocessing
-import os
 import random
 import signal
-import time
 
 import pytest
 import torch
-from runs_helper import history, same, train_often_saved, trained, trained_after_power_cut, whole
+from runs_helper import history, same, train_until_killed, trained, trained_after_power_cut, whole
 from test_cli import balcal_cli
 
 import balcal
@@ -124,22 +122,14 @@ def test_kills_in_both_stages_leave_no_trace(tmp_path):
     context.set_forkserver_preload(["balcal.sessions", "balcal.methods.balcal", "sklearn.datasets", "torch._dynamo"])
     settings, rng = ["plan.epochs=6", "plan.batch_size=32"], random.Random(4)
 
-    def saved(stage):
-        return {path.name for path in tmp_path.glob(f"killed/digits/{stage}-*/checkpoints/state-*.pt")}
-
     for stage in ("vanilla", "vanilla", "pcs", "pcs", None):
-        seen = saved(stage)
-        process = context.Process(
-            target=train_often_saved, args=("pcs", tmp_path / "killed", settings, tmp_path / "err.txt")
-        )
+        strike = (stage, 1, rng.uniform(0, 0.02)) if stage else None
+        args = ("pcs", tmp_path / "killed", settings, tmp_path / "err.txt", strike)
+        process = context.Process(target=train_until_killed, args=args)
         process.start()
-        while stage and process.is_alive() and saved(stage) == seen:
-            time.sleep(0.002)
-        process.join(rng.uniform(0, 0.04) if stage else None)
+        process.join()
         if stage:
-            assert process.exitcode is None, (tmp_path / "err.txt").read_text()[-2000:]
-            os.kill(process.pid, signal.SIGKILL)
-            process.join()
+            assert process.exitcode == -signal.SIGKILL, (tmp_path / "err.txt").read_text()[-2000:]
     assert process.exitcode == 0, (tmp_path / "err.txt").read_text()[-2000:]
     trained("pcs", tmp_path / "whole", settings=settings)
     for killed, unharmed in zip(runs(tmp_path / "killed"), runs(tmp_path / "whole"), strict=True):

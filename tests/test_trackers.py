@@ -1,6 +1,10 @@
 """Trackers: told of everything, in their own formats; what they do wrong harms nobody."""
 
 import csv
+import errno
+import multiprocessing
+import os
+import signal
 import sqlite3
 import sys
 
@@ -12,7 +16,7 @@ from balcal.core import BalcalError
 from balcal.progress import Progress
 from balcal.registry import recipe
 from balcal.sessions import train_recipe
-from balcal.trackers import Tracked, Trackers
+from balcal.trackers import Csv, Tracked, Trackers
 
 
 def rows(path):
@@ -45,6 +49,95 @@ def test_a_resumed_run_goes_on_where_it_was(tmp_path):
         run = trained_after_power_cut("balcal", tmp_path, step=30)
     assert [row["epoch"] for row in rows(table)] == ["1", "2", "3", ""]
     assert [float(row["loss"]) for row in rows(table)[:3]] == [record["loss"] for record in history(run)]
+
+
+def track(table, name, epochs, pipe=None):
+    """A run that tells its epochs: whenever it is asked to, or all at once; then it is killed, or ends well."""
+    told = Csv(str(table), Tracked(name))
+    for step in range(1, epochs + 1):
+        if pipe:
+            pipe.recv()
+        told.epoch(step, {"loss": 1.0 / step, f"only_{name}": step})
+        if pipe:
+            pipe.send(step)
+    if pipe:
+        os.kill(os.getpid(), signal.SIGKILL)
+    told.finish(epochs, {"test_ece": 0.01})
+
+
+def started(*arguments):
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["balcal.trackers"])
+    process = context.Process(target=track, args=arguments)
+    process.start()
+    return process
+
+
+def test_two_processes_take_turns_in_one_file_and_lose_nothing(tmp_path):
+    """Strictly one after the other, and each is killed in the end: what it told stays."""
+    table, turns = tmp_path / "epochs.csv", []
+    for name in ("a", "b"):
+        mine, theirs = multiprocessing.Pipe()
+        turns.append((name, mine, started(table, name, 3, theirs)))
+    for step in (1, 2, 3):
+        for _, pipe, _ in turns:
+            pipe.send("go")
+            assert pipe.recv() == step
+    for _, _, process in turns:
+        process.join()
+        assert process.exitcode == -signal.SIGKILL
+    assert [(row["run"], row["epoch"]) for row in rows(table)] == [(n, str(e)) for e in (1, 2, 3) for n in "ab"]
+    for row in rows(table):
+        assert float(row["loss"]) == 1 / int(row["epoch"])
+        assert float(row[f"only_{row['run']}"]) == int(row["epoch"])
+    assert os.listdir(tmp_path) == ["epochs.csv"]
+
+
+def test_three_processes_at_once_lose_nothing(tmp_path):
+    table = tmp_path / "epochs.csv"
+    table.write_text("run,epoch,note\nearlier,1,kept\n")
+    processes = [started(table, name, 20) for name in "abc"]
+    for process in processes:
+        process.join()
+        assert process.exitcode == 0
+    told = [(row["run"], row["epoch"]) for row in rows(table)]
+    assert len(told) == 1 + 3 * 21
+    assert set(told) == {("earlier", "1")} | {(n, str(e)) for n in "abc" for e in range(1, 21)} | {
+        (n, "") for n in "abc"
+    }
+    assert rows(table)[0]["note"] == "kept"
+
+
+def test_a_file_system_without_locks_keeps_its_file_and_a_taken_one_is_given_up(tmp_path, monkeypatch):
+    """The first says so with another number than that of a lock which somebody else has."""
+    table, errors = tmp_path / "epochs.csv", [errno.ENOLCK]
+
+    def refused(file, how):
+        raise OSError(errors[0], os.strerror(errors[0]))
+
+    monkeypatch.setattr(trackers.fcntl, "flock", refused)
+    monkeypatch.setattr(trackers, "LOCK_SECONDS", 0.1)
+    notes = []
+    told = Trackers((f"csv:{table}",), notes.append)
+    told.start(Tracked("a"))
+    told.epoch({"epoch": 0, "loss": 1.0})
+    assert notes == []
+    errors[0] = errno.EWOULDBLOCK
+    told.epoch({"epoch": 1, "loss": 1.0})
+    assert [row["epoch"] for row in rows(table)] == ["1"]
+    (note,) = notes
+    assert "another process has kept" in note
+    assert "training goes on without it" in note
+
+
+def test_a_file_that_is_no_table_of_ours_is_left_alone(tmp_path):
+    table, notes = tmp_path / "theirs.csv", []
+    table.write_text("a,b\n1,2,3\n")
+    told = Trackers((f"csv:{table}",), notes.append)
+    told.start(Tracked("a"))
+    told.epoch({"epoch": 0, "loss": 1.0})
+    assert "name another file" in notes[0]
+    assert table.read_text() == "a,b\n1,2,3\n"
 
 
 def test_tensorboard_reads_back_what_was_told(tmp_path):

@@ -12,7 +12,8 @@ from typing import Annotated, Any
 
 import typer
 
-from balcal.printing import print_figures, print_list, print_method, print_table, show_metric
+from balcal.naming import plain
+from balcal.printing import print_figures, print_list, print_method, print_table, say, show_metric
 
 app = typer.Typer(
     help="Classifiers whose confidence can be trusted.",
@@ -107,7 +108,7 @@ def evaluate(
     told = evaluate_beyond(found, asked, place, beyond, quiet)
     print_figures(figures | told, json)
     if told and not json:
-        print(f"\n{in_words(told)}")
+        say(f"\n{in_words(told)}")
 
 
 @app.command()
@@ -129,6 +130,9 @@ def arena(
     scheduler: Annotated[
         str | None, typer.Option(help="Dask scheduler, tcp://HOST:8786; its cluster can run code here.")
     ] = None,
+    patience: Annotated[
+        float, typer.Option(help="Seconds without a sign of life until a worker is given up.")
+    ] = 1800.0,
     format: Annotated[
         str | None, typer.Option(help="markdown, latex, csv, runs (csv, a line per run) or json.")
     ] = None,
@@ -159,14 +163,15 @@ def arena(
         scheduler=scheduler,
         threads=threads,
         device=device,
+        patience=patience,
         quiet=quiet,
     )
     told = result.table(chosen)
     if out:
         write_atomic(out, f"{told}\n".encode())
-    print(told if json or not out else result.table("markdown"))
+    say(told if json or not out else result.table("markdown"))
     for sentence in result.complaints:
-        print(f"balcal: {sentence}", file=sys.stderr)
+        say(f"balcal: {plain(sentence)}", file=sys.stderr)
     if result.complaints:
         raise typer.Exit(1)
 
@@ -197,7 +202,7 @@ def calibrate(
     from balcal.offline import calibrate_arrays
 
     told = calibrate_arrays(source, method, apply, labels, kind, out)
-    print(_json.dumps(told.as_dict(), indent=2) if json else told)
+    say(_json.dumps(told.as_dict(), indent=2) if json else told)
 
 
 @app.command()
@@ -216,7 +221,7 @@ def report(
     from balcal.report import write_report
 
     told = write_report(source, out, method)
-    print(_json.dumps(told, indent=2) if json else f"report: {told['report']} ({told['bytes'] / 1000:,.0f} kB)")
+    say(_json.dumps(told, indent=2) if json else f"report: {told['report']} ({told['bytes'] / 1000:,.0f} kB)")
 
 
 @app.command()
@@ -254,7 +259,7 @@ def export(
     from balcal.shipping.exporting import export_run
 
     card = export_run(run, to, out, method, most)
-    print(_json.dumps(card, indent=2) if json else f"{in_markdown(card)}\nfile: {card['file']}")
+    say(_json.dumps(card, indent=2) if json else f"{in_markdown(card)}\nfile: {card['file']}")
 
 
 @app.command()
@@ -268,7 +273,7 @@ def data(
     from balcal.inventory import in_words, stock_list, take_stock
 
     told = take_stock(name, out) if name else stock_list()
-    print(_json.dumps(told, indent=2, ensure_ascii=False) if json else in_words(told))
+    say(_json.dumps(told, indent=2, ensure_ascii=False) if json else in_words(told))
 
 
 @app.command()
@@ -285,7 +290,7 @@ def audit(
 
     told = audit_arrays(**read_source(predictions, labels, kind).named())
     if json:
-        print(_json.dumps(told.as_dict(), indent=2))
+        say(_json.dumps(told.as_dict(), indent=2))
         return
     print_table(
         ["convention", "ECE %", "differs", "why"],
@@ -295,9 +300,7 @@ def audit(
         ],
         f"{told.samples:,} samples, {told.classes} classes",
     )
-    print(
-        f"A perfect model with these confidences scores {told.floor_mean:.2%} on average, up to {told.floor_high:.2%}."
-    )
+    say(f"A perfect model with these confidences scores {told.floor_mean:.2%} on average, up to {told.floor_high:.2%}.")
 
 
 @app.command()
@@ -306,7 +309,7 @@ def check(run: Annotated[Path, typer.Argument(help="A run folder.")], json: Json
     from balcal.checking import check_run
 
     told = check_run(run)
-    print(_json.dumps(told.as_dict(), indent=2) if json else told)
+    say(_json.dumps(told.as_dict(), indent=2) if json else told)
     if told.findings:
         raise typer.Exit(1)
 
@@ -369,14 +372,14 @@ def paper(
     if not items and not all_:
         listed = list_items()
         if json:
-            print(_json.dumps(listed, indent=2, ensure_ascii=False))
+            say(_json.dumps(listed, indent=2, ensure_ascii=False))
         else:
             print_table(["item", "kind", "title"], [[i["item"], i["kind"], i["title"]] for i in listed])
         return
     shop = Workshop(out, device, jobs, scheduler, quiet)
     asked = Asked([item(name) for name in (ITEMS if all_ else items or [])], tier, seeds, shop, found)
     told = asked.estimate() if dry_run else asked.answer(to)
-    print(_json.dumps(told, indent=2, ensure_ascii=False) if json else asked.in_words(told))
+    say(_json.dumps(told, indent=2, ensure_ascii=False) if json else asked.in_words(told))
 
 
 def _say(
@@ -384,7 +387,8 @@ def _say(
 ) -> None:
     """A warning is a sentence too, on stderr; those of other people's libraries say where they come from."""
     ours = Path(filename).is_relative_to(Path(__file__).parent)
-    print(f"balcal: {message}" if ours else f"{filename}:{lineno}: {category.__name__}: {message}", file=sys.stderr)
+    told = f"balcal: {message}" if ours else f"{filename}:{lineno}: {category.__name__}: {message}"
+    print(plain(told), file=sys.stderr)
 
 
 def main(run: Callable[[], Any] = app) -> None:
@@ -399,5 +403,5 @@ def main(run: Callable[[], Any] = app) -> None:
 
         if not isinstance(error, BalcalError):
             raise
-        print(f"balcal: {error}", file=sys.stderr)
+        say(f"balcal: {plain(error)}", file=sys.stderr)
         sys.exit(getattr(error, "exit_code", 1))

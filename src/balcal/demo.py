@@ -13,6 +13,7 @@ from balcal.core import Predictions
 from balcal.devices import pick_device
 from balcal.evaluate import calibrated_predictions
 from balcal.metrics.verdict import Verdict, verdict
+from balcal.naming import plain
 from balcal.plots.reliability import reliability_diagram
 from balcal.runs import Run
 from balcal.sessions import train_recipe
@@ -30,7 +31,7 @@ def run_demo(out: Path, seed: int = 0, device: str | None = None, task: str = "f
     Console().print(comparison(verdicts, f"{task}, {len(told['vanilla'])} test images, seed {seed}"))
     picture = out / task / f"reliability-seed{seed}.png"
     reliability_diagram(told, title=f"{task}: what confidence is worth").save(picture)
-    print(f"reliability diagram: {picture}", file=sys.stderr)
+    print(f"reliability diagram: {plain(picture)}", file=sys.stderr)
 
 
 WORDS = {"perfect": "like perfect", "over": "over-confident", "under": "under-confident", "mixed": "over and under"}

@@ -6,11 +6,28 @@ import json
 import sys
 from collections.abc import Mapping
 from inspect import getdoc
-from typing import Any
+from typing import IO, TYPE_CHECKING, Any
+
+from balcal.naming import plain, plain_lines
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def say(text: object, file: IO[str] | None = None) -> None:
+    """Print; what a terminal would obey instead of showing it is written out."""
+    print(plain_lines(text), file=file)
+
+
+def console(**settings: Any) -> Console:
+    """Where tables are printed: names in them are text, not mark-up."""
+    from rich.console import Console
+
+    return Console(markup=False, highlight=False, emoji=False, **settings)
 
 
 def print_json(told: Any) -> None:
-    print(json.dumps(told, indent=2, ensure_ascii=False))
+    say(json.dumps(told, indent=2, ensure_ascii=False))
 
 
 def print_list(kind: str, as_json: bool) -> None:
@@ -27,11 +44,11 @@ def print_list(kind: str, as_json: bool) -> None:
     else:
         width = max(map(len, table))
         for name, entry in table.items():
-            print(f"{name:<{width}}  {about(entry)}")
+            say(f"{name:<{width}}  {about(entry)}")
         if kind == "backbones":
             from balcal.backbones.from_timm import ABOUT
 
-            print(f"{'timm:NAME':<{width}}  {ABOUT}")
+            say(f"{'timm:NAME':<{width}}  {ABOUT}")
 
 
 def print_method(name: str, as_json: bool) -> None:
@@ -43,33 +60,32 @@ def print_method(name: str, as_json: bool) -> None:
     if as_json:
         print_json(describe(found) | found.card() | {"parent": found.starts_from, "remarks": found.remarks()})
         return
-    print(f"{found.name}: {found.about}\n")
+    say(f"{found.name}: {found.about}\n")
     for role, owner in found.changes.items():
         value = found.starts_from if role == "parent" else getattr(found, role)
-        print(f"  {role:<13}{value}" + (f"   (by {owner})" if owner != found.name else ""))
+        say(f"  {role:<13}{value}" + (f"   (by {owner})" if owner != found.name else ""))
     if not found.changes:
-        print("  changes nothing")
+        say("  changes nothing")
     for remark in found.remarks():
-        print(f"\n  {remark}")
+        say(f"\n  {remark}")
     homes = {role: type(getattr(found, role)).__module__ for role in found.changes if role != "parent"}
     if SETTINGS in homes:  # plain values, which have no home of their own
         homes[SETTINGS] = f"balcal.methods.{found.changes[SETTINGS]}"
     for module in dict.fromkeys(homes.values()):
-        print(f"\n{sys.modules[module].__doc__}")
+        say(f"\n{sys.modules[module].__doc__}")
 
 
 def print_table(titles: list[str], rows: list[list[str]], title: str = "") -> None:
     """Columns that fit the terminal; the last one wraps."""
-    from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=title or None, title_justify="left", box=None, pad_edge=False)
+    table = Table(title=plain(title) or None, title_justify="left", box=None, pad_edge=False)
     for number, name in enumerate(titles):
         numeric = all(row[number][:1] in "+-0123456789" for row in rows if row[number])
-        table.add_column(name, justify="right" if numeric else "left", no_wrap=number < len(titles) - 1)
+        table.add_column(plain(name), justify="right" if numeric else "left", no_wrap=number < len(titles) - 1)
     for row in rows:
-        table.add_row(*row)
-    Console(markup=False, highlight=False).print(table)
+        table.add_row(*map(plain, row))
+    console().print(table)
 
 
 def about(entry: Any) -> str:
@@ -80,7 +96,6 @@ def about(entry: Any) -> str:
 
 def print_methods(table: Mapping[str, Any]) -> None:
     """A table of 120 columns."""
-    from rich.console import Console
     from rich.table import Table
 
     shown = Table(box=None, pad_edge=False)
@@ -89,8 +104,8 @@ def print_methods(table: Mapping[str, Any]) -> None:
     for name, method in table.items():
         first, *more = method.paper.split(", ")
         authors = f"{first} et al." if len(more) > 1 else " & ".join((first, *more))
-        shown.add_row(name, authors, method.venue, method.about, method.cost)
-    Console(width=120, highlight=False, soft_wrap=False).print(shown)
+        shown.add_row(*map(plain, (name, authors, method.venue, method.about, method.cost)))
+    console(width=120, soft_wrap=False).print(shown)
 
 
 def list_metrics(metrics: Mapping[str, Any], as_json: bool) -> None:
@@ -105,10 +120,10 @@ def show_metric(name: str, metric: Any, as_json: bool) -> None:
     if as_json:
         print_json(metric.described())
         return
-    print(f"balcal.metrics.{name}: {getdoc(metric.call)}\n")
+    say(f"balcal.metrics.{name}: {getdoc(metric.call)}\n")
     for title, told in metric.described().items():
         if title != "about" and told:
-            print(f"  {title:<11}{told}")
+            say(f"  {title:<11}{told}")
 
 
 def print_figures(figures: dict[str, Any], as_json: bool) -> None:
@@ -118,13 +133,13 @@ def print_figures(figures: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print_json(figures)
         return
-    print(f"{figures['task']} {figures['method']} seed {figures['seed']}, epoch {figures['epoch'] + 1} chosen")
-    print(Verdict.of(figures["test"]))
+    say(f"{figures['task']} {figures['method']} seed {figures['seed']}, epoch {figures['epoch'] + 1} chosen")
+    say(Verdict.of(figures["test"]))
     for other in ("against_uncalibrated", "against_parent"):
         if other in figures:
-            print(f"\n{Comparison.of(figures[other])}")
+            say(f"\n{Comparison.of(figures[other])}")
     for remark in figures.get("remarks", []):
-        print(f"note: {remark}")
+        say(f"note: {remark}")
     for sentence in overlap_sentences(figures["data"]) if figures.get("data") else []:
-        print(f"note: {sentence}")
-    print(f"run: {figures['run']}")
+        say(f"note: {sentence}")
+    say(f"run: {figures['run']}")

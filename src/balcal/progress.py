@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from balcal.core import Record
+from balcal.naming import plain, plain_lines
 
 VAL_COST = 1 / 3
 """a validation batch relative to a training batch: forward without backward"""
@@ -20,7 +21,7 @@ class Progress:
     """Speaks on stderr, so that stdout stays for results. `log` gets every finished epoch and every note as well."""
 
     def __init__(self, title: str, quiet: bool = False, log: Callable[[str], None] | None = None) -> None:
-        self.title = title
+        self.title = plain(title)
         self.quiet = quiet
         self.log = log or (lambda line: None)
         self._bar: Any = None
@@ -37,9 +38,9 @@ class Progress:
             from rich.progress import Progress as RichProgress
 
             self._bar = RichProgress(
-                TextColumn("{task.description}"),
+                TextColumn("{task.description}", markup=False),
                 BarColumn(),
-                TextColumn("{task.fields[told]}"),
+                TextColumn("{task.fields[told]}", markup=False),
                 console=Console(stderr=True),
             )
             self._bar.start()
@@ -83,12 +84,13 @@ class Progress:
         return in_words(seconds)
 
     def note(self, text: str, log: bool = True) -> None:
+        text = plain_lines(text)
         if log:
             self.log(text)
         if self.quiet:
             return
         if self._bar:
-            self._bar.console.print(text, markup=False, highlight=False)
+            self._bar.console.print(text, markup=False, highlight=False, emoji=False)
         else:
             print(text, file=sys.stderr, flush=True)
 
@@ -115,7 +117,7 @@ class Steps:
     """Progress of a known number of pieces of work that take about as long each."""
 
     def __init__(self, title: str, quiet: bool = False) -> None:
-        self.title, self.quiet = title, quiet
+        self.title, self.quiet = plain(title), quiet
         self.started = time.monotonic()
         self._told = 0.0
 
@@ -127,7 +129,7 @@ class Steps:
             return
         self._told = now
         left = (now - self.started) / number * (total - number)
-        line = f"{self.title}: {number}/{total}  {name}" + ("" if done else f"  {in_words(left)}")
+        line = f"{self.title}: {number}/{total}  {plain(name)}" + ("" if done else f"  {in_words(left)}")
         if sys.stderr.isatty():
             print(f"\r\033[K{line}", end="\n" if done else "", file=sys.stderr, flush=True)
         else:

@@ -10,16 +10,24 @@ import csv
 import io
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
 from balcal.core import BalcalError, Record
 from balcal.files import write_atomic
-from balcal.naming import unknown
+from balcal.naming import plain, unknown
 
+try:
+    import fcntl
+except ImportError:  # Windows: two runs that track one file at once are then up to the user
+    fcntl = None  # type: ignore[assignment]
+
+LOCK_SECONDS = 30.0
+LOCK_AGAIN = 0.02
 Figures = Mapping[str, float]
 
 
@@ -40,36 +48,85 @@ class Tracked:
 
 
 class Csv:
-    """One line per epoch and one at the end, in a file that may hold several runs. Written anew each time, in full."""
+    """One line per epoch and one at the end, in a file that several runs may share, at the same time too.
+
+    The file is the only memory: each line is put into what is there now, while nobody else may, and the file is
+    replaced as a whole. So whoever dies in between takes nothing with it.
+    """
 
     def __init__(self, target: str, tracked: Tracked) -> None:
-        self.path, self.run = Path(target), tracked.name
-        self.others: list[dict[str, Any]] = []
-        self.mine: list[dict[str, Any]] = []
-        if self.path.exists():
-            with open(self.path, newline="") as file:
-                for line in csv.DictReader(file):
-                    if line.get("run") != self.run:
-                        self.others.append(line)
-                    elif (line.get("epoch") or "").isdigit() and int(line["epoch"]) <= tracked.epochs:
-                        self.mine.append(line)
+        self.path, self.run = Path(target), plain(tracked.name)
+        self.known: int | None = tracked.epochs
+        """what is in the file beyond these is of an earlier try, and is told anew; None once that is gone"""
 
     def epoch(self, step: int, figures: Figures) -> None:
-        self._add({"run": self.run, "epoch": step, **figures})
+        self._put({"run": self.run, "epoch": str(step), **figures})
 
     def finish(self, step: int, figures: Figures) -> None:
-        self._add({"run": self.run, "epoch": "", **figures})
+        self._put({"run": self.run, "epoch": "", **figures})
 
-    def _add(self, line: dict[str, Any]) -> None:
-        self.mine = [old for old in self.mine if str(old["epoch"]) != str(line["epoch"])] + [line]
-        lines = self.others + self.mine
-        buffer = io.StringIO()
-        writer = csv.DictWriter(
-            buffer, list(dict.fromkeys(name for each in lines for name in each)), lineterminator="\n"
-        )
-        writer.writeheader()
-        writer.writerows(lines)
-        write_atomic(self.path, buffer.getvalue().encode())
+    def _put(self, line: dict[str, Any]) -> None:
+        with _alone(self.path):
+            kept = [old for old in self._lines() if not self._replaced(old, line)] + [line]
+            titles = list(dict.fromkeys(name for each in kept for name in each))
+            buffer = io.StringIO()
+            writer = csv.DictWriter(buffer, titles, lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(kept)
+            write_atomic(self.path, buffer.getvalue().encode())
+        self.known = None
+
+    def _lines(self) -> list[dict[str, Any]]:
+        if not self.path.exists():
+            return []
+        with open(self.path, newline="", encoding="utf-8") as file:
+            lines = list(csv.DictReader(file))
+        if any(None in line for line in lines):
+            raise ValueError("it has lines that are longer than its first one: name another file")
+        return lines
+
+    def _replaced(self, old: dict[str, Any], line: dict[str, Any]) -> bool:
+        if old.get("run") != self.run:
+            return False
+        epoch = old.get("epoch") or ""
+        stale = self.known is not None and not (epoch.isdigit() and int(epoch) <= self.known)
+        return stale or epoch == line["epoch"]
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Nobody else changes this file meanwhile, where the file system has locks.
+
+    The file itself is locked. It may have been replaced while we waited, and then the new one has to be.
+    """
+    if not fcntl:
+        yield
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for _ in range(round(LOCK_SECONDS / LOCK_AGAIN)):
+        with open(path, "ab") as file:
+            if _locked(file) and _same(file, path):
+                yield
+                return
+        time.sleep(LOCK_AGAIN)
+    raise TimeoutError(f"another process has kept {path} to itself for {LOCK_SECONDS:.0f} s")
+
+
+def _locked(file: IO[bytes]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass  # a file system without locks: then it is up to the user
+    return True
+
+
+def _same(file: IO[bytes], path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 class TensorBoard:
@@ -117,9 +174,7 @@ class Mlflow:
                 self.client.log_batch(self.run, params=params[start : start + 100])
 
     def epoch(self, step: int, figures: Figures) -> None:
-        from time import time
-
-        now = int(time() * 1000)
+        now = int(time.time() * 1000)
         self.client.log_batch(self.run, [self.metric(name, value, now, step) for name, value in figures.items()])
 
     def finish(self, step: int, figures: Figures) -> None:

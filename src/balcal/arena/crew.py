@@ -6,29 +6,21 @@ piece is done again by another one, from its last checkpoint. A piece that kills
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import signal
+import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from types import FrameType
 from typing import Any, Protocol
 
-from joblib import Parallel, delayed
-from joblib.externals.loky.process_executor import TerminatedWorkerError
-
-from balcal.arena.work import Outcome
+from balcal.arena.processes import DIED, Processes
+from balcal.arena.work import PATIENCE, Outcome, Piece, Work
 from balcal.core import BalcalError
 from balcal.stopping import StopRequest
 
 ANSWER_SECONDS = 10.0
-DIED = "its worker process died (killed, or out of memory)"
-Work = Callable[..., Outcome]
-Piece = tuple[Any, ...]
-"""arguments of the work"""
+LOOK_SECONDS = 2.0
 
 
 class Crew(Protocol):
@@ -40,30 +32,6 @@ class Crew(Protocol):
     def outcomes(self, work: Work, pieces: Sequence[Piece]) -> Iterator[tuple[int, Outcome]]:
         """(number of the piece, how it ended), in the order in which they end; ends early if asked to stop."""
         ...
-
-
-class PassedOn(StopRequest):
-    """Takes note, and tells the worker processes, again and again: one that is still loading data has no ear for it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._left = threading.Event()
-
-    def __exit__(self, *reason: object) -> None:
-        super().__exit__(*reason)
-        self._left.set()
-
-    def _note(self, signum: int, frame: FrameType | None) -> None:
-        super()._note(signum, frame)
-        threading.Thread(target=self._tell, daemon=True).start()
-
-    def _tell(self) -> None:
-        while not self._left.is_set():
-            for child in multiprocessing.active_children():
-                if child.pid is not None and child.name.startswith("Loky"):
-                    with suppress(OSError):
-                        os.kill(child.pid, signal.SIGTERM)
-            self._left.wait(0.5)
 
 
 @dataclass
@@ -83,66 +51,12 @@ class Alone:
 
 
 @dataclass
-class Processes:
-    """Several processes of this machine."""
-
-    size: int
-    stop: StopRequest = field(default_factory=PassedOn)
-
-    def outcomes(self, work: Work, pieces: Sequence[Piece]) -> Iterator[tuple[int, Outcome]]:
-        left = dict(enumerate(pieces))
-        while left and not self.stop:
-            taken: list[int] = []
-            try:
-                for number, outcome in self._together(work, left, taken):
-                    del left[number]
-                    yield number, outcome
-            except TerminatedWorkerError:
-                if self.stop:
-                    return
-                for number in [n for n in taken if n in left]:
-                    if self.stop:
-                        return
-                    yield number, self._apart(work, number, left.pop(number))
-
-    def _together(self, work: Work, pieces: dict[int, Piece], taken: list[int]) -> Iterator[tuple[int, Outcome]]:
-        """No more pieces are handed out than there are workers, so that we know which ones a death concerns."""
-
-        def handed_out() -> Iterator[Any]:
-            for number, piece in list(pieces.items()):
-                if self.stop:
-                    return
-                taken.append(number)
-                yield delayed(_numbered)(number, work, piece)
-
-        at_once = Parallel(self.size, batch_size=1, pre_dispatch=self.size, return_as="generator_unordered")
-        yield from at_once(handed_out())
-
-    def _apart(self, work: Work, number: int, piece: Piece) -> Outcome:
-        """Some worker has died, of this piece or of another: by itself it may have three more."""
-        for _ in range(3):
-            try:
-                for _, outcome in list(self._together(work, {number: piece}, [])):
-                    return outcome
-            except TerminatedWorkerError:
-                pass
-            if self.stop:
-                return Outcome(signum=self.stop.signum)
-        return Outcome(error=DIED)
-
-
-def _numbered(number: int, work: Work, piece: Piece) -> tuple[int, Outcome]:
-    """In a worker. Requests to stop are for the training loop, which saves; they must not end a worker that is idle."""
-    for signum in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(signum, signal.SIG_IGN)
-    return number, work(*piece)
-
-
-@dataclass
 class Cluster:
     """The workers of a Dask cluster that is there already. They must see the same folder of runs."""
 
     address: str
+    patience: float = PATIENCE
+    """seconds that all workers together may go without telling the scheduler that they are there"""
     stop: StopRequest = field(default_factory=StopRequest)
 
     def __post_init__(self) -> None:
@@ -153,39 +67,101 @@ class Cluster:
         self._dask = distributed
         try:
             self._client = distributed.Client(self.address, set_as_default=False, timeout=ANSWER_SECONDS)
+            self._heard = self._listen()
         except (OSError, ValueError, TimeoutError) as error:
             raise BalcalError(f"no Dask scheduler answers at {self.address} ({type(error).__name__})") from None
+        self._silent = 0.0
 
     @property
     def size(self) -> int:
-        return max(1, len(self._client.ncores()))
+        return max(1, len(self._heard))
 
     def outcomes(self, work: Work, pieces: Sequence[Piece]) -> Iterator[tuple[int, Outcome]]:
-        waiting = {self._client.submit(work, *piece, pure=False): n for n, piece in enumerate(pieces)}
-        try:
-            while waiting and not self.stop:
-                time.sleep(0.1)
-                for future in [future for future in waiting if future.done()]:
-                    yield waiting.pop(future), self._outcome(future)
-        finally:
-            self._client.cancel(list(waiting))
+        waiting: dict[Any, int] = {}
+        with self._watched():
+            try:
+                waiting |= {self._client.submit(work, *piece, pure=False): n for n, piece in enumerate(pieces)}
+                while waiting and not self.stop:
+                    time.sleep(0.1)
+                    self._check()
+                    for future in [future for future in waiting if future.done()]:
+                        if outcome := self._outcome(future):
+                            yield waiting.pop(future), outcome
+            finally:
+                for future in waiting:
+                    future.release()
 
-    def _outcome(self, future: Any) -> Outcome:
-        if future.status == "finished":
-            found: Outcome = future.result()
+    def _check(self) -> None:
+        if self._client.status != "running":
+            raise self._gone()
+        if self._silent >= self.patience:
+            raise BalcalError(
+                f"no worker of the Dask cluster at {self.address} showed a sign of life for {self._silent:,.0f} s: "
+                "start workers there, and give the same command again; what was trained is kept"
+            )
+
+    def _gone(self) -> BalcalError:
+        return BalcalError(
+            f"the Dask scheduler at {self.address} has gone away: start it and its workers again, and give the same "
+            "command; what was trained is kept"
+        )
+
+    def _outcome(self, future: Any) -> Outcome | None:
+        """None while whoever has it does not hand it over."""
+        if future.status in ("cancelled", "lost"):  # not by us: that is what losing the scheduler looks like
+            raise self._gone()
+        try:
+            found: Outcome = future.result(timeout=ANSWER_SECONDS)
             return found
-        error = future.exception() if future.status == "error" else None
-        if isinstance(error, self._dask.scheduler.KilledWorker):
+        except self._dask.scheduler.KilledWorker:
             return Outcome(error=DIED)
-        return Outcome(error=f"the cluster could not run it ({type(error).__name__}: {error})".replace("\n", " "))
+        except Exception as error:
+            if isinstance(error, TimeoutError) and future.status == "finished":
+                return None
+            self._check()
+            return Outcome(error=f"the cluster could not run it ({type(error).__name__}: {error})".replace("\n", " "))
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        over, self._silent = threading.Event(), 0.0
+        threading.Thread(target=self._watch, args=(over,), daemon=True).start()
+        try:
+            yield
+        finally:
+            over.set()
+
+    def _watch(self, over: threading.Event) -> None:
+        """Looks are counted, not hours: while we are stopped ourselves, we hear nobody."""
+        every = min(LOOK_SECONDS, self.patience / 4)
+        while not over.wait(every):
+            now = self._heard
+            with suppress(Exception):  # a scheduler that does not answer is no sign of life either
+                now = self._listen()
+            heard = any(self._heard.get(worker) != at for worker, at in now.items())
+            self._silent, self._heard = (0.0 if heard else self._silent + every), now
+
+    def _listen(self) -> dict[str, float]:
+        """When the scheduler last heard of each worker."""
+        told = self._client.sync(self._client.scheduler.identity, callback_timeout=ANSWER_SECONDS)
+        return {worker: each["last_seen"] for worker, each in told["workers"].items()}
 
     def close(self) -> None:
-        self._client.close()
+        """Without the client's own lament over a scheduler that is gone."""
+        spoken = logging.getLogger("distributed.client")
+        before = spoken.level
+        spoken.setLevel(logging.CRITICAL)
+        try:
+            self._client.close()
+        finally:
+            spoken.setLevel(before)
 
 
-def crew(jobs: int, scheduler: str | None) -> Alone | Processes | Cluster:
-    if scheduler:
-        return Cluster(scheduler)
+def crew(jobs: int, scheduler: str | None, patience: float = PATIENCE) -> Alone | Processes | Cluster:
+    """`patience`: seconds without a sign of life after which somebody counts as dead."""
+    if not patience > 0:
+        raise BalcalError(f"patience is a number of seconds above 0, not {patience}")
     if jobs < 1:
         raise BalcalError(f"there must be at least one job at a time, not {jobs}")
-    return Alone() if jobs == 1 else Processes(jobs)
+    if scheduler:
+        return Cluster(scheduler, patience)
+    return Alone() if jobs == 1 else Processes(jobs, patience)

@@ -4,11 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from enum import StrEnum
+from typing import Any, Literal, Self
 
 Format = Literal["markdown", "latex", "csv", "runs", "json"]
-Judgement = Literal["better", "worse", "better here", "worse here", "tie", "same", "none"]
-"""`here`: one seed each, so it is said of these runs on such images, not of their methods"""
+
+
+class Judgement(StrEnum):
+    """What is said of a second entry, with its mark in tables, in LaTeX, and in words.
+
+    `here`: one seed each, so it is said of these runs on such images, not of their methods.
+    """
+
+    mark: str
+    latex: str
+    words: str
+
+    BETTER = "better", "▲", r"\uparrow", "better"
+    WORSE = "worse", "▼", r"\downarrow", "worse"
+    BETTER_HERE = "better here", "(▲)", r"(\uparrow)", "this run is better"
+    WORSE_HERE = "worse here", "(▼)", r"(\downarrow)", "this run is worse"
+    TIE = "tie", "=", "=", "a tie"
+    SAME = "same", "≡", r"\equiv", "no image tells them apart"
+    NONE = "none", "", "", "unknown"
+
+    def __new__(cls, name: str, mark: str, latex: str, words: str) -> Self:
+        made = str.__new__(cls, name)
+        made._value_, made.mark, made.latex, made.words = name, mark, latex, words
+        return made
+
+    @staticmethod
+    def of(better: bool, seeds: int) -> Judgement:
+        """Of a difference that is more than chance, by how many seeds it rests on."""
+        if seeds > 1:
+            return Judgement.BETTER if better else Judgement.WORSE
+        return Judgement.BETTER_HERE if better else Judgement.WORSE_HERE
 
 
 @dataclass(frozen=True)

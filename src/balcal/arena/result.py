@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from balcal.arena.reading import check
 from balcal.arena.records import FIGURES, Cell, Difference, Figure, Format, Judgement, TrainingRun
 from balcal.core import BalcalError
 from balcal.files import write_atomic
@@ -146,12 +147,16 @@ class ArenaResult:
     @staticmethod
     def load(path: str | Path) -> ArenaResult:
         try:
-            told = json.loads(Path(path).read_text())
-            if told.pop("form") != FORM:
-                raise ValueError
-            return ArenaResult.of(told)
-        except (OSError, ValueError, KeyError, AttributeError, TypeError):
-            raise BalcalError(f"{path} is not the result of an arena: make one with `balcal arena`") from None
+            told = json.loads(Path(path).read_text(encoding="utf-8"))
+            if isinstance(told, dict) and told.get("form") != FORM:
+                raise ValueError(f"it does not say that it is a `{FORM}`")
+            check(told)
+        except OSError as error:
+            raise BalcalError(f"cannot read {path} ({error.strerror})") from None
+        except (ValueError, RecursionError) as error:
+            why = "it is no JSON" if isinstance(error, (json.JSONDecodeError, UnicodeError, RecursionError)) else error
+            raise BalcalError(f"{path} is not the result of an arena ({why}): make one with `balcal arena`") from None
+        return ArenaResult.of(told)
 
     @staticmethod
     def of(told: Mapping[str, Any]) -> ArenaResult:
@@ -194,19 +199,18 @@ class ArenaResult:
         """`adjusted` p values are those of a row of second entries."""
         a, b = self._index.get(first), self._index.get(second)
         if a is None or b is None or figure.name not in self._pairs:
-            return Difference(figure.name, *(math.nan,) * 5, seeds=0, judgement="none")
+            return Difference(figure.name, *(math.nan,) * 5, seeds=0, judgement=Judgement.NONE)
         found = self._pairs[figure.name]
         value, low, high, p = (float(x[a, b]) for x in (found.value, found.low, found.high, found.p))
         level = p if adjusted is None else float(adjusted[b])
-        judgement: Judgement = "tie"
+        judgement, seeds = Judgement.TIE, int(found.seeds[a, b])
         if math.isnan(value):
-            judgement = "none"
+            judgement = Judgement.NONE
         elif low == high == 0:
-            judgement = "same"
+            judgement = Judgement.SAME
         elif level <= LEVEL:
-            better, several = (value > 0) == figure.higher, found.seeds[a, b] > 1
-            judgement = ("better" if several else "better here") if better else ("worse" if several else "worse here")
-        return Difference(figure.name, value, low, high, p, level, int(found.seeds[a, b]), judgement)
+            judgement = Judgement.of((value > 0) == figure.higher, seeds)
+        return Difference(figure.name, value, low, high, p, level, seeds, judgement)
 
 
 def _chance(told: Mapping[str, Any]) -> Chance:

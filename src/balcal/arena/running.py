@@ -12,7 +12,7 @@ from balcal.arena.course import Course
 from balcal.arena.crew import Cluster, crew
 from balcal.arena.result import ArenaResult
 from balcal.arena.searching import Search
-from balcal.arena.work import Bench
+from balcal.arena.work import PATIENCE, Bench
 from balcal.core import BalcalError
 from balcal.devices import pick_device
 from balcal.naming import unknown
@@ -35,6 +35,7 @@ def run(
     scheduler: str | None = None,
     threads: int = 1,
     device: str | None = None,
+    patience: float = PATIENCE,
     quiet: bool = False,
 ) -> ArenaResult:
     """Train (or find) every method in every seed, judge each with and without `ts`, and compare.
@@ -43,7 +44,8 @@ def run(
     settings to choose on the validation split, `head.delta=0.91,0.93`. `against`: the entry to compare with; if left
     out, `vanilla+ts`, or the first one where that is missing. `runs`: folder of all runs. `scheduler`: address of a
     Dask cluster to use instead of `jobs` processes here. `threads` of each run decide the last bits of its numbers;
-    `jobs` do not. The result is written to `out`, by default to `RUNS/arena/TASK-<fingerprint>.json`.
+    `jobs` do not. `patience`: seconds without a sign of life after which a worker, or whoever else holds a run, counts
+    as dead. The result is written to `out`, by default to `RUNS/arena/TASK-<fingerprint>.json`.
 
     A run that fails is in `result.failures`, and its cells are empty; it stops nothing else. Stopped by SIGTERM or
     Ctrl-C, it raises `Stopped`; the same call goes on from there.
@@ -55,9 +57,9 @@ def run(
     reference = _reference(asked, against)
     if threads < 1:
         raise BalcalError(f"a run needs at least one thread, not {threads}")
-    bench = Bench(Path(runs).resolve(), device, threads)
+    bench = Bench(Path(runs).resolve(), device, threads, patience)
     pick_device(device)
-    workers = crew(jobs, scheduler)
+    workers = crew(jobs, scheduler, patience)
     course = Course(asked, bench, workers, quiet)
     with closing(workers) if isinstance(workers, Cluster) else nullcontext(), workers.stop:
         course.train()

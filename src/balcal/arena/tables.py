@@ -15,28 +15,11 @@ from typing import Any, cast
 from balcal.arena.records import FIGURES, Difference, Figure, Format, Judgement
 from balcal.arena.result import ArenaResult
 from balcal.core import BalcalError
-from balcal.naming import unknown
+from balcal.naming import as_code, in_latex, in_markdown, plain, unknown
 
 EMPTY = "—"
-MARKS: dict[Judgement, str] = {
-    "better": "▲",
-    "worse": "▼",
-    "better here": "(▲)",
-    "worse here": "(▼)",
-    "tie": "=",
-    "same": "≡",
-    "none": "",
-}
-LATEX_MARKS: dict[Judgement, str] = {
-    "better": r"\uparrow",
-    "worse": r"\downarrow",
-    "better here": r"(\uparrow)",
-    "worse here": r"(\downarrow)",
-    "tie": "=",
-    "same": r"\equiv",
-    "none": "",
-}
 Row = dict[str, Any]
+Named = Callable[[str], str]
 
 
 def rows(result: ArenaResult) -> list[Row]:
@@ -79,7 +62,7 @@ def _plain(found: Difference | None) -> dict[str, Any] | None:
 
 
 def _ties(found: Difference | None) -> bool:
-    return found is not None and found.judgement in ("tie", "same")
+    return found is not None and found.judgement in (Judgement.TIE, Judgement.SAME)
 
 
 def table(result: ArenaResult, format: Format) -> str:
@@ -96,9 +79,9 @@ def markdown(result: ArenaResult) -> str:
         titles += ["floor %"] if figure.name == "ece" else []
     lines = ["| " + " | ".join(titles) + " |", "|" + "---|" * len(titles)]
     for row in rows(result):
-        cells = [f"`{row['entry']}`" + _seeds_left(row)]
+        cells = [as_code(row["entry"], cell=True) + _seeds_left(row)]
         for figure in FIGURES:
-            cells.append(_cell(row, figure, one, MARKS, "± ", lambda text: f"**{text}**"))
+            cells.append(_cell(row, figure, one, "± ", lambda text: f"**{text}**", lambda found: found.mark))
             cells += [_floor(row)] if figure.name == "ece" else []
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join([*lines, "", *legend(result)])
@@ -108,7 +91,9 @@ def _seeds_left(row: Row) -> str:
     return f" ({row['seeds']} of {row['asked']} seeds)" if row["seeds"] < row["asked"] else ""
 
 
-def _cell(row: Row, figure: Figure, one: bool, marks: dict[Judgement, str], pm: str, bold: Callable[[str], str]) -> str:
+def _cell(
+    row: Row, figure: Figure, one: bool, pm: str, bold: Callable[[str], str], marked: Callable[[Judgement], str]
+) -> str:
     found = row[figure.name]
     if found["mean"] is None:
         return EMPTY
@@ -116,7 +101,7 @@ def _cell(row: Row, figure: Figure, one: bool, marks: dict[Judgement, str], pm: 
     text = bold(text) if found["ties_best"] and not one else text
     if figure.name == "ece":
         text += " [" + ", ".join(figure.shown(end) for end in row["ece_interval"]) + "]"
-    mark = marks[found["against"]["judgement"]] if found["against"] else ""
+    mark = marked(found["against"]["judgement"]) if found["against"] else ""
     return f"{text} {mark}" if mark else text
 
 
@@ -124,11 +109,11 @@ def _floor(row: Row) -> str:
     return EMPTY if row["floor_mean"] is None else f"{row['floor_mean'] * 100:.2f}"
 
 
-def legend(result: ArenaResult) -> list[str]:
-    """What the table says and what it does not."""
-    seeds, others = len(result.seeds), len(result.entries) - 1
+def legend(result: ArenaResult, name: Named = as_code, text: Named = in_markdown) -> list[str]:
+    """What the table says and what it does not; in Markdown, unless names and settings are to be written otherwise."""
+    seeds, others, reference = len(result.seeds), len(result.entries) - 1, name(result.reference)
     lines = [
-        f"`{result.task}`, {result.samples:,} test images, {seeds} {'seed' if seeds == 1 else 'seeds'}"
+        f"{name(result.task)}, {result.samples:,} test images, {seeds} {'seed' if seeds == 1 else 'seeds'}"
         + (": mean ± standard deviation over seeds." if seeds > 1 else "."),
         "ECE and AECE: 15 bins. In brackets the 95 % interval that so many images leave to a run's ECE"
         + (" (mean over seeds)" if seeds > 1 else "")
@@ -137,18 +122,18 @@ def legend(result: ArenaResult) -> list[str]:
     ]
     if seeds == 1:
         lines.append(
-            f"Against the run of `{result.reference}` on the same images: (▲) better, (▼) worse, = a tie, ≡ no image "
+            f"Against the run of {reference} on the same images: (▲) better, (▼) worse, = a tie, ≡ no image "
             f"tells them apart; at the 5 % level, in each column corrected (Holm) for {others} comparisons. One seed "
             "speaks of these runs only, not of the methods."
         )
     else:
         lines.append(
-            f"Against `{result.reference}`, paired over seeds and images: ▲ better, ▼ worse, = a tie, ≡ no image tells "
+            f"Against {reference}, paired over seeds and images: ▲ better, ▼ worse, = a tie, ≡ no image tells "
             f"them apart; at the 5 % level, in each column corrected (Holm) for {others} comparisons. Bold: the best "
             f"mean, and all that tie with it (Holm over all {others * (others + 1) // 2} pairs, as the best one was "
             "picked afterwards)."
         )
-    lines += [_search_sentence(search) for search in result.searches]
+    lines += [_search_sentence(search, name, text) for search in result.searches]
     return lines + _found_otherwise(result)
 
 
@@ -161,12 +146,12 @@ def _found_otherwise(result: ArenaResult) -> list[str]:
     return [f"{len(other)} of {len(result.runs)} runs were found, trained with another number of threads than {asked}."]
 
 
-def _search_sentence(search: Any) -> str:
-    tried = ", ".join(" ".join(each["settings"]) for each in search["tried"])
+def _search_sentence(search: Any, name: Named, text: Named) -> str:
+    method, tried = name(search["method"]), ", ".join(text(" ".join(each["settings"])) for each in search["tried"])
     if search["chosen"] is None:
-        return f"`{search['method']}`: no candidate of {tried} has all its seeds."
-    chosen = " ".join(search["chosen"])
-    return f"`{search['method']}`: {chosen}, chosen among {tried} on the validation split ({search['by']})."
+        return f"{method}: no candidate of {tried} has all its seeds."
+    chosen = text(" ".join(search["chosen"]))
+    return f"{method}: {chosen}, chosen among {tried} on the validation split ({search['by']})."
 
 
 def latex(result: ArenaResult) -> str:
@@ -177,20 +162,18 @@ def latex(result: ArenaResult) -> str:
         titles.append(figure.title + (r" (\%)" if figure.percent else ""))
         titles += [r"floor (\%)"] if figure.name == "ece" else []
     lines = [rf"\begin{{tabular}}{{l{'r' * (len(titles) - 1)}}}", r"\toprule", " & ".join(titles) + r" \\", r"\midrule"]
-    marks = {judgement: f"$^{{{mark}}}$" if mark else "" for judgement, mark in LATEX_MARKS.items()}
     for row in rows(result):
-        cells = [rf"\texttt{{{_escaped(row['entry'])}}}" + _seeds_left(row)]
+        cells = [rf"\texttt{{{in_latex(row['entry'])}}}" + _seeds_left(row)]
         for figure in FIGURES:
-            cells.append(
-                _cell(row, figure, one, marks, r"$\pm$ ", lambda text: rf"\textbf{{{text}}}").replace(EMPTY, "---")
-            )
+            told = _cell(row, figure, one, r"$\pm$ ", lambda text: rf"\textbf{{{text}}}", _superscript)
+            cells.append(told.replace(EMPTY, "---"))
             cells += [_floor(row).replace(EMPTY, "---")] if figure.name == "ece" else []
         lines.append(" & ".join(cells) + r" \\")
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", *(f"% {line}" for line in legend(result))])
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", *(f"% {plain(line)}" for line in legend(result))])
 
 
-def _escaped(text: str) -> str:
-    return "".join(f"\\{c}" if c in "_%&#$" else c for c in text)
+def _superscript(found: Judgement) -> str:
+    return f"$^{{{found.latex}}}$" if found.latex else ""
 
 
 def per_entry(result: ArenaResult) -> str:
@@ -218,15 +201,15 @@ def per_run(result: ArenaResult) -> str:
     runs = {run.run: run for run in result.runs}
     lines = []
     for cell in result.cells:
-        figures, run = cell.figures or {}, runs[cell.run]
+        figures, run = cell.figures or {}, runs.get(cell.run)  # none, where a search found nothing to train
         low, high = figures.get("ece_interval") or (None, None)
         lines.append(
             {"entry": cell.entry, "method": cell.method, "posthoc": cell.posthoc, "seed": cell.seed}
-            | {"epoch": None if run.epoch is None else run.epoch + 1, "val_nll": run.val_nll}
+            | {"epoch": run.epoch + 1 if run and run.epoch is not None else None, "val_nll": run and run.val_nll}
             | {figure.name: figures.get(figure.name) for figure in FIGURES}
             | {"ece_low": low, "ece_high": high}
             | {name: figures.get(name) for name in ("floor_mean", "floor_high", "mean_confidence")}
-            | {"seconds": run.seconds, "run": cell.run, "error": cell.error}
+            | {"seconds": run and run.seconds, "run": cell.run, "error": cell.error}
         )
     return _csv(lines)
 
@@ -236,8 +219,15 @@ def _csv(lines: Iterable[Row]) -> str:
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, list(lines[0]), lineterminator="\n")
     writer.writeheader()
-    writer.writerows({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in line.items()} for line in lines)
+    writer.writerows({name: _in_csv(value) for name, value in line.items()} for line in lines)
     return buffer.getvalue().rstrip("\n")
+
+
+def _in_csv(value: Any) -> Any:
+    """Six digits; text on one line, as many readers want it."""
+    if isinstance(value, str):
+        return plain(value)
+    return f"{value:.6g}" if isinstance(value, float) else value
 
 
 def as_json(result: ArenaResult) -> str:

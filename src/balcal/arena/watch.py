@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from balcal.arena.work import Outcome
+from balcal.naming import plain
 from balcal.progress import in_words
 from balcal.recipe import Recipe
 from balcal.runs import Run
@@ -23,7 +24,7 @@ class Watch:
     """Speaks on stderr. `done` is told of each run that ends; in between it looks for itself."""
 
     def __init__(self, title: str, runs: Sequence[Run], workers: int, quiet: bool = False) -> None:
-        self.title, self.runs, self.workers, self.quiet = title, list(runs), workers, quiet
+        self.title, self.runs, self.workers, self.quiet = plain(title), list(runs), workers, quiet
         self.left_over = {run.path: run for run in runs}
         self.before = {run.path: _epochs(run) for run in runs}
         self.total = sum(run.recipe.task.plan.epochs for run in runs)
@@ -40,7 +41,7 @@ class Watch:
             from rich.progress import BarColumn, TextColumn
             from rich.progress import Progress as RichProgress
 
-            columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[told]}"))
+            columns = (TextColumn("{task.description}", markup=False), BarColumn(), TextColumn("{task.fields[told]}"))
             self._bar = RichProgress(*columns, console=Console(stderr=True))
             self._bar.start()
             self._task = self._bar.add_task(self.title, total=self.total, told="")
@@ -106,8 +107,9 @@ class Watch:
             self._bar.update(self._task, completed=self._epochs_now(), told=told)
 
     def _say(self, text: str) -> None:
+        text = plain(text)
         if self._bar:
-            self._bar.console.print(text, markup=False, highlight=False)
+            self._bar.console.print(text, markup=False, highlight=False, emoji=False)
         elif not self.quiet:
             print(f"{self.title}: {text}", file=sys.stderr, flush=True)
 

@@ -5,19 +5,21 @@ The number of threads is fixed, not left to the machine or to how many others wo
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from threadpoolctl import threadpool_limits
 
+from balcal.arena.contest import line_of
 from balcal.claims import Claimed
 from balcal.core import BalcalError
 from balcal.devices import pick_device
@@ -26,10 +28,16 @@ from balcal.metrics.across import floor_by_mass
 from balcal.metrics.inputs import TopLabels, read
 from balcal.metrics.resample import Floats
 from balcal.metrics.scoring import losses, squares
+from balcal.naming import plain
 from balcal.recipe import Recipe
 from balcal.runs import Run
 from balcal.sessions import train_recipe
-from balcal.stopping import Stopped
+from balcal.stopping import Stopped, StopRequest
+
+PATIENCE = 1800.0
+"""seconds without any sign of life; a training saves every five minutes, in the middle of an epoch too"""
+ASK_AGAIN = 0.5
+"""seconds between two looks at a run that somebody else holds"""
 
 _ALONE = threading.Lock()
 """torch has one stream of random numbers per process: two trainings in one would disturb each other"""
@@ -43,6 +51,8 @@ class Bench:
     """folder of all runs; the same for everybody who works"""
     device: str | None = None
     threads: int = 1
+    patience: float = PATIENCE
+    """how long somebody else may hold a run without writing to it"""
 
 
 @dataclass(frozen=True)
@@ -54,6 +64,11 @@ class Outcome:
     signum: int = 0
     """it was asked to stop, and did, with everything saved"""
     seconds: float = 0.0
+
+
+Work = Callable[..., Outcome]
+Piece = tuple[Any, ...]
+"""arguments of the work"""
 
 
 @dataclass(frozen=True)
@@ -72,12 +87,7 @@ def trained(recipe: Recipe, bench: Bench, keep_epochs: int | None = None) -> Out
     def work() -> dict[str, Any]:
         run = Run(bench.runs, recipe)
         found = run.finished
-        while True:
-            try:
-                train_recipe(recipe, bench.runs, bench.device, quiet=True, keep_epochs=keep_epochs)
-                break
-            except Claimed:  # somebody else is at it: then it will be found
-                time.sleep(0.5)
+        train_recipe(recipe, bench.runs, bench.device, quiet=True, keep_epochs=keep_epochs)
         history, epoch = run.ending().history, run.chosen
         return {
             "found": found,
@@ -88,14 +98,14 @@ def trained(recipe: Recipe, bench: Bench, keep_epochs: int | None = None) -> Out
             "environment": run.environment(),
         }
 
-    return _done(work, bench.threads)
+    return _done(work, recipe, bench)
 
 
 def judged(recipes: dict[str, Recipe], bench: Bench) -> Outcome:
     """Judge one finished run as several entries; `told` is what each of them came to, or why it came to nothing."""
     told: dict[str, Judged | str] = {}
     for entry, recipe in recipes.items():
-        outcome = _done(partial(_judge, recipe, bench), bench.threads)
+        outcome = _done(partial(_judge, recipe, bench), recipe, bench)
         if outcome.signum:
             return outcome
         told[entry] = outcome.error or outcome.told
@@ -120,11 +130,11 @@ def _judge(recipe: Recipe, bench: Bench) -> Judged:
     return Judged(figures, top, losses(rows).double().numpy(), squares(rows).double().numpy())
 
 
-def _done(work: Callable[[], Any], threads: int) -> Outcome:
+def _done(work: Callable[[], Any], recipe: Recipe, bench: Bench) -> Outcome:
     begun = time.monotonic()
     try:
-        with _ALONE, _threads(threads):
-            return Outcome(work(), seconds=time.monotonic() - begun)
+        with _ALONE, _threads(bench.threads):
+            return Outcome(_when_free(work, recipe, bench), seconds=time.monotonic() - begun)
     except Stopped as stopped:
         return Outcome(error=str(stopped), signum=stopped.exit_code - 128)
     except BalcalError as error:
@@ -133,6 +143,44 @@ def _done(work: Callable[[], Any], threads: int) -> Outcome:
         where = traceback.extract_tb(error.__traceback__)[-1]
         said = str(error).strip().split("\n")[0] or "no message"
         return Outcome(error=f"{type(error).__name__} in {Path(where.filename).name}, line {where.lineno}: {said}")
+
+
+Found = TypeVar("Found")
+
+
+def _when_free(work: Callable[[], Found], recipe: Recipe, bench: Bench) -> Found:
+    """Do it as soon as nobody else holds the run, and say once that this is waited for.
+
+    It ends if we are asked to stop, or if nothing has been written to the run for too long. Looks are counted, not
+    hours: a machine that slept has waited for nothing.
+    """
+    paths = [Run(bench.runs, each).path for each in line_of(recipe)]
+    said, before, silent = False, None, 0.0
+    with StopRequest() as asked:
+        while not asked:
+            try:
+                return work()
+            except Claimed as claimed:
+                if not said:
+                    print(plain(f"{recipe.address()} has to wait: {claimed}"), file=sys.stderr, flush=True)
+                said, why = True, str(claimed)
+            now = [_written(path) for path in paths]
+            silent, before = (silent + ASK_AGAIN if now == before else 0.0), now
+            if silent >= bench.patience:
+                told = f"{why}; it has written nothing for {silent:,.0f} s, and is not waited for any longer"
+                raise BalcalError(told)
+            time.sleep(ASK_AGAIN)
+        raise Stopped(f"while waiting for {recipe.address()}", asked.signum)
+
+
+def _written(run: Path) -> list[tuple[str, int, int]]:
+    """What there is in a run's folder, apart from claims and what is unfinished."""
+    found = []
+    for path in run.rglob("[!.]*"):
+        with suppress(OSError):
+            told = path.stat()
+            found.append((str(path), told.st_mtime_ns, told.st_size))
+    return sorted(found)
 
 
 @contextmanager

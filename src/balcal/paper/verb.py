@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from balcal.devices import pick_device
+from balcal.naming import plain_lines
 from balcal.paper import ITEMS
 from balcal.paper.answers import Answers
 from balcal.paper.budget import Budget, estimate
@@ -53,7 +54,7 @@ class Asked:
 
     def say(self, text: str) -> None:
         if not self.shop.quiet:
-            print(text, file=sys.stderr)
+            print(plain_lines(text), file=sys.stderr)
 
     def estimate(self) -> dict[str, Any]:
         """Runs, hours and disk of everything together; what items share counts once."""

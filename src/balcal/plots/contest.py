@@ -12,7 +12,12 @@ from balcal.naming import unknown
 from balcal.plots.style import INK, SOFT, Figure, figure, heading, tidy
 
 BETTER, WORSE, TIE = "#009e73", "#d55e00", "#9aa5ad"
-COLOURS: dict[Judgement, str] = {"better": BETTER, "better here": BETTER, "worse": WORSE, "worse here": WORSE}
+COLOURS = {
+    Judgement.BETTER: BETTER,
+    Judgement.BETTER_HERE: BETTER,
+    Judgement.WORSE: WORSE,
+    Judgement.WORSE_HERE: WORSE,
+}
 
 
 def differences(told: ArenaResult | str | Path, columns: tuple[str, ...] = ("accuracy", "ece", "nll")) -> Figure:
@@ -25,7 +30,7 @@ def differences(told: ArenaResult | str | Path, columns: tuple[str, ...] = ("acc
     for name in columns:
         if name not in known:
             raise BalcalError(unknown("column", name, known))
-    found = {entry: d for entry, d in result.against(result.reference).items() if d["nll"].judgement != "none"}
+    found = {entry: d for entry, d in result.against(result.reference).items() if d["nll"].judgement != Judgement.NONE}
     if not found:
         raise BalcalError(f"there is nothing to compare with `{result.reference}` in this arena")
     order = sorted(found, key=lambda entry: -found[entry]["nll"].value)

@@ -11,7 +11,7 @@ from markupsafe import Markup
 from scipy.stats import rankdata
 
 from balcal import registry
-from balcal.arena.records import FIGURES, Figure
+from balcal.arena.records import FIGURES, Figure, Judgement
 from balcal.arena.result import ArenaResult
 from balcal.arena.tables import legend
 from balcal.core import BalcalError, Predictions
@@ -24,8 +24,6 @@ from balcal.report.svg import Frame, group, pct, ticks, whole
 from balcal.runs import Run
 
 Row = dict[str, Any]
-WORDS = {"better": "better", "worse": "worse", "tie": "a tie", "same": "no image tells them apart", "none": "unknown"}
-MARKS = {"better": "▲", "worse": "▼", "tie": "=", "same": "≡", "none": ""}
 
 
 def arena_page(result: ArenaResult, runs: Path | None = None) -> str:
@@ -40,7 +38,7 @@ def arena_page(result: ArenaResult, runs: Path | None = None) -> str:
             notes.append(f"No diagram of {row['entry']}: {error}.")
     return render(
         "arena.html",
-        title=f"{result.task}: {len(result.methods)} methods, {len(result.seeds)} seeds",
+        title=f"{result.task}: {len(result.methods)} methods, {len(result.seeds)} seed{'s' * (len(result.seeds) > 1)}",
         result=result,
         headline=headline(result, rows),
         figures=FIGURES,
@@ -48,7 +46,7 @@ def arena_page(result: ArenaResult, runs: Path | None = None) -> str:
         scatter=scatter(rows),
         ranks=ranks(result),
         pictures=pictures,
-        legend=[line.replace("`", "") for line in legend(result)],
+        legend=legend(result, str, str),
         notes=notes,
     )
 
@@ -84,7 +82,7 @@ def _cell(row: Row, figure: Figure, reference: str) -> Row:
             "sort": "",
             "tip": "no run",
             "mark": "",
-            "judgement": "none",
+            "judgement": Judgement.NONE,
             "leads": False,
         }
     unit = "\N{NO-BREAK SPACE}%" if figure.percent else ""
@@ -93,12 +91,12 @@ def _cell(row: Row, figure: Figure, reference: str) -> Row:
     if figure.name == "ece":
         lines.append("95 % interval of a run [" + ", ".join(figure.shown(x) for x in row["ece_interval"]) + f"]{unit}")
         lines.append(f"a perfect model: {pct(row['floor_mean'], 2)}, up to {pct(row['floor_high'], 2)}")
-    told, judgement = found["against"], "none"
+    told, judgement = found["against"], Judgement.NONE
     if told is not None:
         judgement = told["judgement"]
         between = ", ".join(figure.shown(told[end], "+") for end in ("low", "high"))
         value = f"{figure.shown(told['value'], '+')}{unit} [{between}]"
-        lines.append(f"against {reference}: {value}, {WORDS[judgement]} (p {told['adjusted']:.2g})")
+        lines.append(f"against {reference}: {value}, {judgement.words} (p {told['adjusted']:.2g})")
     if found["best"]:
         lines.append("the best mean")
     elif found["ties_best"]:
@@ -111,9 +109,9 @@ def _cell(row: Row, figure: Figure, reference: str) -> Row:
         "more": f"± {spread}" if spread else "",
         "sort": found["mean"],
         "tip": "\n".join(lines),
-        "mark": MARKS[judgement],
+        "mark": judgement.mark,
         "judgement": judgement,
-        "leads": found["ties_best"],
+        "leads": found["ties_best"] and row["asked"] > 1,
     }
 
 

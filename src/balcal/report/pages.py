@@ -18,7 +18,7 @@ from balcal.metrics.verdict import Verdict, verdict
 from balcal.plots.tables import class_table, confidence_table, confusions, coverage_table, reliability_table
 from balcal.report import beyond, charts, epochs
 from balcal.report.story import Story, View
-from balcal.report.svg import pct
+from balcal.report.svg import pct, shown
 
 CONFUSIONS = 11
 POINTS = 240
@@ -112,7 +112,12 @@ def _part(name: str) -> str:
 @cache
 def _environment() -> Environment:
     made = Environment(
-        loader=_Templates(), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=_Templates(),
+        autoescape=True,
+        finalize=shown,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     made.filters |= {"pct": pct, "upper_first": _upper}
     return made

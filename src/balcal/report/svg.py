@@ -9,6 +9,8 @@ from itertools import pairwise
 
 from markupsafe import Markup, escape
 
+from balcal.naming import plain_lines
+
 Points = Iterable[tuple[float, float]]
 FIFTHS = (0, 0.2, 0.4, 0.6, 0.8, 1)
 
@@ -20,12 +22,21 @@ def tag(name: str, *children: object, **attributes: object) -> Markup:
     Markup('<text class="big" text-anchor="end" x="0.33">a &lt; b</text>')
     """
     told = "".join(
-        f' {key.rstrip("_").replace("_", "-")}="{escape(_short(value))}"'
+        f' {key.rstrip("_").replace("_", "-")}="{shown(_short(value))}"'
         for key, value in attributes.items()
         if value is not None
     )
-    inside = "".join(escape(child) for child in children)
+    inside = "".join(map(shown, children))
     return Markup(f"<{name}{told}>{inside}</{name}>" if inside else f"<{name}{told}/>")
+
+
+def shown(value: object) -> Markup:
+    r"""Text as a page shows it; what our own charts made stays as it is.
+
+    >>> shown("a < b\x1b[0m")
+    Markup('a &lt; b\\u001b[0m')
+    """
+    return value if isinstance(value, Markup) else escape(plain_lines(value))
 
 
 def _short(value: object) -> object:

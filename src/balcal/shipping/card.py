@@ -9,6 +9,8 @@ from typing import Any
 
 from balcal.core import Predictions
 from balcal.monitoring import LEAST, Monitor
+from balcal.naming import as_code
+from balcal.naming import in_markdown as text
 from balcal.recipe import describe
 from balcal.runs import Run
 
@@ -83,15 +85,15 @@ def in_markdown(card: dict[str, Any]) -> str:
         return f"[{percent(low)}, {percent(high)}]"
 
     lines = [
-        f"# {card['what']}",
+        f"# {text(card['what'])}",
         "",
-        f"Exported {card['date']} by balcal {card['balcal']} from `{card['run']}`.",
+        f"Exported {card['date']} by balcal {card['balcal']} from {as_code(card['run'])}.",
         "",
         f"- **Input** `{card['input']['name']}`: {card['input']['type']} {tuple(card['input']['shape'])}, "
         f"{card['input']['meaning']}. Normalisation is inside.",
         f"- **Output** `probs` (N, {len(card['classes'])}), calibrated; `log_probs`, their logarithms.",
-        f"- **Classes** {', '.join(card['classes'])}",
-        f"- **Fusion** {card['fusion']}; **after training** {card['posthoc']['name'] or 'nothing'}; "
+        f"- **Classes** {', '.join(map(text, card['classes']))}",
+        f"- **Fusion** {card['fusion']}; **after training** {text(card['posthoc']['name'] or 'nothing')}; "
         f"**dials** {card['dials'] or 'none'}",
         "",
         "| on the test role | | 95 % interval |",
@@ -110,7 +112,10 @@ def in_markdown(card: dict[str, Any]) -> str:
         "|---|---|---|---|",
     ]
     roles = card["data"]["roles"] if card["data"] else {}
-    lines += [f"| {name} | {r['samples']:,} | `{r['digest']}` | {r['use']} |" for name, r in roles.items()]
+    lines += [
+        f"| {text(name)} | {r['samples']:,} | {as_code(r['digest'], cell=True)} | {text(r['use'])} |"
+        for name, r in roles.items()
+    ]
     checked = card.get("verified")
     if checked:
         sizes = ", ".join(map(str, checked["batch_sizes"]))
