@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from test_cli import balcal_cli
 
-from balcal import arena
+from balcal import arena, train
 from balcal.arena.contest import contest, waves
 from balcal.arena.processes import workers
 from balcal.registry import recipe
@@ -186,8 +186,12 @@ def test_an_entry_that_cannot_be_judged_leaves_the_others_of_its_run_theirs(tmp_
     assert result.complaints
 
 
-def test_without_a_single_run_cells_are_visibly_empty(tmp_path, capsys):
-    settings = ["--set", "plan.epochs=1", "--set", "task.backbone=cnn-28"]
+def test_without_a_single_run_cells_are_visibly_empty(tmp_path, capsys, monkeypatch):
+    def breaks(*arguments):
+        raise RuntimeError("no such rate")
+
+    monkeypatch.setattr(train, "set_rate", breaks)
+    settings = ["--set", "plan.epochs=1"]
     arguments = ["arena", "digits", "--methods", "vanilla", "--seeds", "1", *settings, "--runs", tmp_path, "--quiet"]
     code, out, err = balcal_cli(*arguments, capsys=capsys)
     assert code == 1
