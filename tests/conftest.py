@@ -3,6 +3,9 @@
 import os
 
 os.environ["OMP_NUM_THREADS"] = "1"  # for the processes that tests start
+os.environ["DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT"] = "600s"  # a cluster on a busy machine is slow, not dead
+os.environ["DASK_DISTRIBUTED__COMM__TIMEOUTS__TCP"] = "600s"
+os.environ["DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL"] = "600s"
 
 import pytest
 import torch

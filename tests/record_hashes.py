@@ -3,14 +3,17 @@
 torch is left out: which of its builds an index has, and what that build needs, differs from machine to machine.
 """
 
+import os
 import re
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.request import urlopen
 
+from pip._internal.models.index import PyPI
+
 ROOT = Path(__file__).parents[1]
-INDEX = "https://pypi.org/simple"
+INDEX = os.environ.get("PIP_INDEX_URL") or PyPI.simple_url
 LEFT_OUT = ("torch",)
 HEAD = "# Made by tests/record_hashes.py from constraints.txt: pip install --no-deps --require-hashes -r hashes.txt\n"
 LINK = re.compile(r'/([^/"#]+)#sha256=([0-9a-f]{64})"')

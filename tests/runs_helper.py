@@ -1,9 +1,11 @@
 """Small recipes and a way to compare what two run folders hold."""
 
+import fcntl
 import json
 import os
 import signal
 import threading
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
@@ -70,6 +72,7 @@ def trained_after_power_cut(method, out, step, settings=()):
 def whole(run):
     """Everything that must be equal to the bit: history, kept weights, last state, predictions."""
     found = {"history": (run / "history.jsonl").read_text(), "state": newest_state(run)}
+    del found["state"]["weights"]  # which are kept besides the best is up to whoever asks for the run
     for path in sorted((run / "checkpoints").glob("weights-*.pt")):
         found[path.name.split(".")[0]] = torch.load(path, weights_only=True)
     for path in sorted((run / "predictions").glob("*.npz")):
@@ -94,3 +97,12 @@ def same(a, b):
 
 def history(run):
     return [json.loads(line) for line in (run / "history.jsonl").read_text().splitlines()]
+
+
+@contextmanager
+def held_by_somebody(run):
+    """Somebody else trains this run: its lock is taken, and not by us."""
+    run.path.mkdir(parents=True, exist_ok=True)
+    with open(run.path / ".claim", "w") as claim:
+        fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield

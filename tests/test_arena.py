@@ -11,15 +11,18 @@ import sys
 import threading
 import time
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from runs_helper import held_by_somebody
 from test_cli import balcal_cli
 
 from balcal import arena, train
 from balcal.arena.contest import contest, waves
 from balcal.arena.processes import workers
+from balcal.files import save_sealed_json
 from balcal.registry import recipe
 from balcal.runs import Run
 
@@ -44,7 +47,7 @@ def held(runs, method, seed):
     """A run that somebody else is at, so that no arena with it can be over before we let go of it."""
     run = Run(runs, recipe("digits", method, seed, SETTINGS))
     with ExitStack() as claim:
-        claim.enter_context(run.claimed())
+        claim.enter_context(held_by_somebody(run))
         yield run, claim.close
 
 
@@ -90,7 +93,7 @@ def test_two_processes_give_the_same_numbers_and_one_may_be_killed(signum, alone
 def test_a_cluster_gives_the_same_numbers_and_a_worker_may_be_killed(alone, tmp_path, monkeypatch):
     distributed = pytest.importorskip("distributed")
     monkeypatch.setenv("DASK_LOGGING__DISTRIBUTED", "critical")
-    places = {"n_workers": 2, "threads_per_worker": 1, "processes": True, "dashboard_address": None}
+    places = {"n_workers": 2, "threads_per_worker": 1, "processes": True, "dashboard_address": ":0"}
     with distributed.LocalCluster(**places, local_directory=str(tmp_path / "dask")) as cluster:
 
         def pids():
@@ -174,9 +177,12 @@ def test_an_entry_that_cannot_be_judged_leaves_the_others_of_its_run_theirs(tmp_
         return arena.run("digits", ("vanilla", "late"), 1, settings=SETTINGS, runs=tmp_path, quiet=True)
 
     whole = held()
-    history = Run(tmp_path, recipe("digits", "vanilla", 0, SETTINGS)).path / "history.jsonl"
-    records = [json.loads(line) for line in history.read_text().splitlines()]
-    history.write_text("".join(json.dumps({k: v for k, v in r.items() if k != "val_nll_ts"}) + "\n" for r in records))
+    run = Run(tmp_path, recipe("digits", "vanilla", 0, SETTINGS))
+    ended = run.ending()
+    for path in run.checkpoints.glob("finished.*"):
+        path.unlink()
+    older = [{k: v for k, v in record.items() if k != "val_nll_ts"} for record in ended.history]
+    save_sealed_json(run.checkpoints, "finished", replace(ended, history=older).as_dict())
     result = held()
     for entry in ("vanilla", "vanilla+ts"):
         assert result.cell(entry, 0).figures == whole.cell(entry, 0).figures

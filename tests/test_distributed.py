@@ -1,12 +1,13 @@
 """Two real processes: same gamma on both, the answer of one process, and a clean end when one of them dies."""
 
+import itertools
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
-import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -22,10 +23,16 @@ SETTINGS = ["plan.epochs=6", "head.delta=0.5", "plan.optimiser=sgd", "plan.lr=0.
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
 
 
+PORTS = itertools.count(os.getpid() * 37)
+
+
 def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return str(s.getsockname()[1])
+    """Below those that the system gives to whoever connects somewhere, so that nobody takes it in the meantime."""
+    while True:
+        port = 10_000 + next(PORTS) % 20_000
+        with socket.socket() as s, suppress(OSError):
+            s.bind(("127.0.0.1", port))
+            return str(port)
 
 
 def torchrun(*arguments):
@@ -86,8 +93,8 @@ def test_a_process_that_is_frozen_is_waited_for_so_long_and_no_longer(tmp_path):
     command += ["--set", "plan.epochs=500"]
     port = free_port()
     with (
-        start_rank(0, port, command, BALCAL_TIMEOUT="8") as first,
-        start_rank(1, port, command, BALCAL_TIMEOUT="8") as second,
+        start_rank(0, port, command, BALCAL_TIMEOUT="20") as first,
+        start_rank(1, port, command, BALCAL_TIMEOUT="20") as second,
     ):
         try:
             for line in first.stderr:
@@ -99,7 +106,7 @@ def test_a_process_that_is_frozen_is_waited_for_so_long_and_no_longer(tmp_path):
             first.kill()
             second.kill()
     assert first.returncode == 1, told
-    assert "another process of this run has not answered for 8 seconds (BALCAL_TIMEOUT), so this one stops too" in told
+    assert "another process of this run has not answered for 20 seconds (BALCAL_TIMEOUT), so this one stops too" in told
     assert "Traceback" not in told
 
 
@@ -121,16 +128,10 @@ def test_when_one_process_dies_the_other_says_so_and_the_run_resumes(tmp_path):
     command = [sys.executable, "-m", "balcal", "train", "digits", "balcal", "--out", str(tmp_path)]
     for setting in ["plan.epochs=12", "plan.batch_size=16"]:
         command += ["--set", setting]
-    port = free_port()
-
-    with start_rank(0, port, command) as first, start_rank(1, port, command) as second:
-        for line in first.stderr:
-            if "epoch 3/" in line:
-                break
-        time.sleep(0.1)
-        second.send_signal(signal.SIGKILL)
-        told = first.stderr.read()
-        first.stdout.read()
+    port, dying = free_port(), [sys.executable, str(Path(__file__).parent / "two_ranks_dying.py"), *command[3:]]
+    with start_rank(0, port, dying) as first, start_rank(1, port, dying, RANK_STEPS="170") as second:
+        _, told = first.communicate(timeout=600)
+    assert second.returncode == -signal.SIGKILL
     assert first.returncode == 1, told
     assert "another process of this run has ended, so this one stops too" in told
     assert "start the same command again to resume" in told

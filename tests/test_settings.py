@@ -17,6 +17,7 @@ import balcal
 from balcal.core import BalcalError
 from balcal.recipe import ROLES, Method, Plan, Recipe, describe
 from balcal.registry import method, override, recipe, table, task
+from balcal.sessions import train_recipe
 
 NAN, INF = math.nan, math.inf
 BAD = [
@@ -266,3 +267,10 @@ def test_whatever_is_set_the_recipe_is_sound_or_a_sentence_says_why_not(setting,
         return
     json.dumps(describe(made), allow_nan=False)
     assert made.address() == recipe("digits", name, 0, [f"{path}={value}"]).address()
+
+
+@pytest.mark.parametrize("more", [{"save_every": float("nan")}, {"save_every": -1.0}, {"keep_epochs": 0}])
+def test_how_often_to_save_is_looked_at_before_a_folder_is_made(more, tmp_path):
+    with pytest.raises(BalcalError, match=f"{next(iter(more))} must be at least"):
+        train_recipe(recipe("digits", "vanilla"), tmp_path / "runs", "cpu", quiet=True, **more)
+    assert not (tmp_path / "runs").exists()

@@ -11,10 +11,12 @@ from contextlib import ExitStack
 from types import SimpleNamespace
 
 import pytest
+from runs_helper import held_by_somebody
 from test_cli import balcal_cli
 
 from balcal import arena
 from balcal.arena import work
+from balcal.claims import Claimed
 from balcal.core import BalcalError
 from balcal.paper import item
 from balcal.paper.running import Workshop, run_all, trainings
@@ -22,7 +24,6 @@ from balcal.paper.tiers import tier
 from balcal.registry import recipe
 from balcal.runs import Run
 from balcal.stopping import Stopped, StopRequest
-from balcal.stores import Claimed
 
 SETTINGS = ["plan.epochs=2"]
 LIMIT = 200
@@ -60,7 +61,7 @@ def held(tmp_path):
     """A run of `vanilla` that somebody else is at; let go in the end, so that a test that fails does end."""
     run = Run(tmp_path, recipe("digits", "vanilla", 0, SETTINGS))
     with ExitStack() as claim:
-        claim.enter_context(run.claimed())
+        claim.enter_context(held_by_somebody(run))
         late = threading.Timer(LIMIT, claim.close)
         late.start()
         yield run
@@ -77,7 +78,9 @@ def test_an_arena_that_waits_for_somebody_says_so_once_and_stops_when_asked(
     ended, out, _ = balcal_cli("arena", *arguments, capsys=capsys)
     assert (ended, out) == (code, "")
     waits, stopped = screen.said.splitlines()
-    assert waits.startswith(f"{held.recipe.address()} has to wait: {held.path} is being trained by another process")
+    assert waits.startswith(
+        f"{held.recipe.address()} has to wait: {held.path} is being trained or evaluated by another process"
+    )
     assert stopped == "balcal: stopped after 0 of 1 runs; everything is saved: give the same command again to resume"
 
 
@@ -85,7 +88,7 @@ def test_so_does_a_paper(tmp_path, monkeypatch):
     needed = trainings([item("gamma")], tier("smoke"), [0])[:1]
     monkeypatch.setattr(sys, "stderr", Struck("has to wait", signal.SIGTERM))
     with ExitStack() as claim:
-        claim.enter_context(Run(tmp_path, needed[0].recipe).claimed())
+        claim.enter_context(held_by_somebody(Run(tmp_path, needed[0].recipe)))
         late = threading.Timer(LIMIT, claim.close)
         late.start()
         with pytest.raises(Stopped, match="stopped after 0 of 1 runs"):
@@ -118,7 +121,7 @@ def test_who_holds_a_run_and_writes_nothing_is_not_waited_for(alive, tmp_path, m
     run = Run(tmp_path, recipe("digits", "vanilla", 0, SETTINGS))
     slept = []
     with ExitStack() as claim:
-        claim.enter_context(run.claimed())
+        claim.enter_context(held_by_somebody(run))
 
         def sleep(seconds):
             slept.append(seconds)
@@ -164,7 +167,7 @@ def test_a_killed_arena_leaves_nobody_behind_and_is_taken_up_again(tmp_path):
     first, second = (Run(tmp_path, recipe("digits", "vanilla", seed, ["plan.epochs=2000"])) for seed in (0, 1))
     command = ["arena", "digits", "--methods", "vanilla", "--seeds", "2", "--set", "plan.epochs=2000", "--jobs", "2"]
     with (
-        first.claimed(),
+        held_by_somebody(first),
         subprocess.Popen([sys.executable, "-m", "balcal", *command, "--runs", str(tmp_path), "--quiet"]) as process,
     ):
         until(lambda: second.epochs() > 1, "an epoch")
@@ -174,7 +177,7 @@ def test_a_killed_arena_leaves_nobody_behind_and_is_taken_up_again(tmp_path):
     until(lambda: not [1 for pid, _, state in processes() if pid in children and state[0] != "Z"], "their end")
     assert not second.finished
     for run in (first, second):
-        with run.claimed():
+        with held_by_somebody(run):
             state = run.load_state()
     assert state["epoch"] > 0
 

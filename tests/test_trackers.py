@@ -10,13 +10,14 @@ import sys
 
 import pytest
 from runs_helper import QUICK, history, same, trained, trained_after_power_cut, whole
+from tracking import track
 
 from balcal import trackers
 from balcal.core import BalcalError
 from balcal.progress import Progress
 from balcal.registry import recipe
 from balcal.sessions import train_recipe
-from balcal.trackers import Csv, Tracked, Trackers
+from balcal.trackers import Tracked, Trackers
 
 
 def rows(path):
@@ -49,20 +50,6 @@ def test_a_resumed_run_goes_on_where_it_was(tmp_path):
         run = trained_after_power_cut("balcal", tmp_path, step=30)
     assert [row["epoch"] for row in rows(table)] == ["1", "2", "3", ""]
     assert [float(row["loss"]) for row in rows(table)[:3]] == [record["loss"] for record in history(run)]
-
-
-def track(table, name, epochs, pipe=None):
-    """A run that tells its epochs: whenever it is asked to, or all at once; then it is killed, or ends well."""
-    told = Csv(str(table), Tracked(name))
-    for step in range(1, epochs + 1):
-        if pipe:
-            pipe.recv()
-        told.epoch(step, {"loss": 1.0 / step, f"only_{name}": step})
-        if pipe:
-            pipe.send(step)
-    if pipe:
-        os.kill(os.getpid(), signal.SIGKILL)
-    told.finish(epochs, {"test_ece": 0.01})
 
 
 def started(*arguments):

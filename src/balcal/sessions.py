@@ -28,7 +28,7 @@ from balcal.progress import Progress
 from balcal.randomness import own_randomness, seed_torch
 from balcal.recipe import Plan, Recipe, describe, fingerprint, flattened
 from balcal.runs import Run
-from balcal.settings import SEED, check_value
+from balcal.settings import SEED, at_least, check_value
 from balcal.stages import ParentRun, start_from, without_detours
 from balcal.stores import SAVE_EVERY_SECONDS, Folder, Memory, Store
 from balcal.trackers import Tracked, Trackers, check_trackers
@@ -143,6 +143,9 @@ def train_recipe(
     of each epoch, and of the figures in the end; `keep_epochs=n` keeps the weights of every n-th epoch for a later look
     at them, and a run that was trained without is trained again, in its place.
     """
+    check_value("save_every", save_every, float, at_least(0))
+    if keep_epochs is not None:
+        check_value("keep_epochs", keep_epochs, int, at_least(1))
     place, track = pick_device(device), check_trackers(track)
     with joined_world(place) as world:
         return train_here(recipe, Path(out), Machine(place, world, quiet, save_every, track, keep_epochs))

@@ -23,7 +23,7 @@ except ImportError:
     raise BalcalError("transformers is not installed: pip install 'balcal[huggingface]'") from None
 
 
-class Calibrated(TrainerCallback):  # type: ignore[misc]
+class Calibrated(TrainerCallback):
     """The loss for `compute_loss_func`, and the callback that sets the method's dials."""
 
     def __init__(self, model: nn.Module, method: Method | str = "balcal-auto", num_classes: int | None = None) -> None:

@@ -23,7 +23,7 @@ except ImportError:
     raise BalcalError("Lightning is not installed: pip install 'balcal[lightning]'") from None
 
 
-class Calibrated(Callback):  # type: ignore[misc]
+class Calibrated(Callback):
     """`network` names the part of the module that is the classifier; none: the module as a whole.
 
     Batches are (x, y, ...), or mappings with the labels under `labels`.

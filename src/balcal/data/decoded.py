@@ -20,6 +20,7 @@ from balcal.data.decoding import fill
 from balcal.data.images import ImageSet
 from balcal.data.places import CACHE, cache, unfinished
 from balcal.data.sealed import seal, whole
+from balcal.naming import plain
 from balcal.unfinished import sweep_abandoned
 
 FEW = 2000
@@ -46,7 +47,7 @@ def image_files(name: str, files: Sequence[Path], labels: Sequence[int], side: i
     found = whole(path, shape, "c")
     if found is None:
         if path.exists():
-            print(f"{path} is damaged: its images are decoded again", file=sys.stderr, flush=True)
+            print(f"{plain(path)} is damaged: its images are decoded again", file=sys.stderr, flush=True)
             path.unlink(missing_ok=True)  # it may be what fills the disk
         _decode(files, side, path)
         found = np.load(path, mmap_mode="c", allow_pickle=False)
@@ -84,7 +85,8 @@ def _decode(files: Sequence[Path], side: int, path: Path) -> None:
                 f"{len(files):,} images of {side} x {side} pixels take {size / 1e9:.1f} GB and {path.parent} has "
                 f"{free / 1e9:.1f} GB left: make room, or name a folder on another disk in {CACHE}"
             )
-        print(f"decoding {len(files):,} images, once, into {path} ({size / 1e9:.2f} GB)", file=sys.stderr, flush=True)
+        told = f"decoding {len(files):,} images, once, into {plain(path)} ({size / 1e9:.2f} GB)"
+        print(told, file=sys.stderr, flush=True)
         np.lib.format.open_memmap(beside, mode="w+", dtype=np.uint8, shape=shape).flush()
         jobs = [
             {"array": str(beside), "first": first, "files": [str(f) for f in files[first : first + AT_ONCE]]}

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from balcal.core import BalcalError
+from balcal.naming import plain
 from balcal.unfinished import new_folder, sweep_abandoned
 
 DATA, CACHE, OFFLINE = "BALCAL_DATA", "BALCAL_CACHE", "BALCAL_OFFLINE"
@@ -96,7 +97,7 @@ def fetch(download: Download, into: Path) -> Path:
     reasons = []
     with unfinished(target) as beside:
         for url in download.urls:
-            print(f"fetching {url} into {into}", file=sys.stderr, flush=True)
+            print(f"fetching {url} into {plain(into)}", file=sys.stderr, flush=True)
             if (reason := _transferred(url, download.checksum, beside)) is None:
                 os.replace(beside, target)
                 return target
