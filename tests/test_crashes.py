@@ -92,7 +92,7 @@ VERBS = {
         "arena",
         "digits",
         "--methods",
-        "vanilla",
+        "balcal",
         "--seeds",
         "1",
         *QUICK,

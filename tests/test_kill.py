@@ -14,7 +14,7 @@ from runs_helper import same, train_until_killed, trained, whole
 LONG = ["plan.epochs=16", "plan.batch_size=16"]
 
 
-@pytest.mark.parametrize("method", ["balcal", "balcal-auto"])
+@pytest.mark.parametrize("method", ["balcal-auto"])
 def test_ten_kills_leave_no_trace(method, tmp_path):
     """SIGKILL at least ten times in one run, in mid-epoch too; the end is that of an uninterrupted run, to the bit."""
     context = multiprocessing.get_context("forkserver")  # children start in milliseconds, with torch loaded
