@@ -8,7 +8,9 @@ import torch
 from torch.nn import functional as F
 
 VECTORS = Path(__file__).parents[2] / "shared" / "vectors" / "losses.json"
-needs_vectors = pytest.mark.skipif(not VECTORS.exists(), reason="the shared vectors are not beside this checkout")
+needs_vectors = pytest.mark.skipif(
+    not VECTORS.exists(), reason="wants ../shared/vectors/losses.json, numbers of others"
+)
 
 
 def held_out(seed, n=120, k=4, hot=1.0):

@@ -13,4 +13,4 @@ VECTORS = SHARED / "vectors" / "losses.json"
 
 def needs(*paths):
     missing = [str(path) for path in paths if not path.exists()]
-    return pytest.mark.skipif(bool(missing), reason=f"not on this machine: {', '.join(missing)}")
+    return pytest.mark.skipif(bool(missing), reason=f"wants what is not on this machine: {', '.join(missing)}")

@@ -91,7 +91,7 @@ def test_two_processes_give_the_same_numbers_and_one_may_be_killed(signum, alone
 
 
 def test_a_cluster_gives_the_same_numbers_and_a_worker_may_be_killed(alone, tmp_path, monkeypatch):
-    distributed = pytest.importorskip("distributed")
+    distributed = pytest.importorskip("distributed", reason="Dask is not installed: pip install 'balcal[dask]'")
     monkeypatch.setenv("DASK_LOGGING__DISTRIBUTED", "critical")
     places = {"n_workers": 2, "threads_per_worker": 1, "processes": True, "dashboard_address": ":0"}
     with distributed.LocalCluster(**places, local_directory=str(tmp_path / "dask")) as cluster:

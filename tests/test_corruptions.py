@@ -138,7 +138,7 @@ NOT_GROWING = {
 @pytest.mark.parametrize("source", ["fashion", "cifar"])
 def test_severity_grows_but_where_the_published_constants_say_otherwise(name, source):
     if source == "cifar" and not CIFAR.exists():
-        pytest.skip(f"not on this machine: {CIFAR}")
+        pytest.skip(f"wants what is not on this machine: {CIFAR}")
     images = cifar(200) if source == "cifar" else grey(200)
     if name == "saturate" and source == "fashion":
         assert np.array_equal(corrupt(images, name, 5), images), "grey images have no colours"

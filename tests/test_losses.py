@@ -30,7 +30,7 @@ from balcal.registry import method
 
 FILE = Path(__file__).parents[2] / "shared" / "vectors" / "losses.json"
 VECTORS = json.loads(FILE.read_text()) if FILE.exists() else {"losses": [], "two_head": []}
-needs_vectors = pytest.mark.skipif(not FILE.exists(), reason="the shared vectors are not beside this checkout")
+needs_vectors = pytest.mark.skipif(not FILE.exists(), reason="wants ../shared/vectors/losses.json, numbers of others")
 
 CASES = {  # by the id of the vector, without its batch
     "ce": CrossEntropy(),

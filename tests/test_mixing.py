@@ -20,7 +20,7 @@ from balcal.randomness import generator
 
 FILE = Path(__file__).parents[2] / "shared" / "vectors" / "losses.json"
 VECTORS = json.loads(FILE.read_text()) if FILE.exists() else {"mixing": []}
-needs_vectors = pytest.mark.skipif(not FILE.exists(), reason="the shared vectors are not beside this checkout")
+needs_vectors = pytest.mark.skipif(not FILE.exists(), reason="wants ../shared/vectors/losses.json, numbers of others")
 BY_ID = {entry["id"]: entry for entry in VECTORS["mixing"]}
 CRITERIA = {"CE": CrossEntropy(), "FL(3)": Focal(3.0), "MMCE-weighted(1.5)": MmceWeighted(1.5)}
 

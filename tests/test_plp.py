@@ -20,7 +20,7 @@ FILE = Path(__file__).parents[2] / "shared" / "vectors" / "losses.json"
 VECTORS = json.loads(FILE.read_text()) if FILE.exists() else {"plp": []}
 
 
-@pytest.mark.skipif(not FILE.exists(), reason="the shared vectors are not beside this checkout")
+@pytest.mark.skipif(not FILE.exists(), reason="wants ../shared/vectors/losses.json, numbers of others")
 @pytest.mark.parametrize("entry", VECTORS["plp"], ids=lambda e: e["id"])
 def test_stage_vector(entry):
     boundaries, epochs, peel = entry["boundaries"], entry["epochs"], Peel(entry["gamma"])

@@ -65,7 +65,7 @@ def vectors():
     return z, y, next(item for item in block["items"] if item["id"] == "ts_nll")
 
 
-@pytest.mark.skipif(not VECTORS.exists(), reason="the shared vectors are not beside this checkout")
+@pytest.mark.skipif(not VECTORS.exists(), reason="wants ../shared/vectors/losses.json, numbers of others")
 def test_the_shared_vector_where_the_usual_recipe_stops_short():
     z, y, wanted = vectors()
     t = solve_temperature(z, y)
@@ -75,7 +75,7 @@ def test_the_shared_vector_where_the_usual_recipe_stops_short():
     assert solve_temperature(4 * z, y) == pytest.approx(4 * wanted["expected_T"], abs=4e-6)
 
 
-@pytest.mark.skipif(not VECTORS.exists(), reason="the shared vectors are not beside this checkout")
+@pytest.mark.skipif(not VECTORS.exists(), reason="wants ../shared/vectors/losses.json, numbers of others")
 def test_the_grid_of_the_papers_code():
     z, y, _ = vectors()
     block = json.loads(VECTORS.read_text())["posthoc"]
