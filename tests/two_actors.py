@@ -5,6 +5,7 @@ wait, a random one may go on, until it asks again. So a schedule depends on its 
 """
 
 import builtins
+import errno
 import io
 import multiprocessing
 import os
@@ -20,8 +21,8 @@ OPERATIONS = ("replace", "rename", "unlink", "remove", "mkdir", "rmdir", "open")
 def interleaved(actors, root, seed, locks=True):
     """Run `actors`, (function, *arguments) each, in processes of their own; how each ended, in their order.
 
-    An end is ("done", what it returned) or ("refused", the sentence) or ("broken", a traceback). Without `locks` they
-    are on hosts that do not see each other's. All have the same process id.
+    An end is ("done", what it returned) or ("refused", the sentence) or ("broken", a traceback). Without `locks` the
+    file system has none, so that nobody knows of the others. All have the same process id.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["two_actors", "balcal.sessions", "balcal.shipping.exporting", "sklearn.datasets"])
@@ -67,7 +68,7 @@ def act(pipe, root, locks, actor):
     torch.set_num_threads(1)
     os.getpid = lambda: 4242
     if not locks:
-        fcntl.flock = lambda *arguments: None
+        fcntl.flock = no_locks
     ask_before_file_operations(pipe, root)
     work, *arguments = actor
     try:
@@ -77,6 +78,10 @@ def act(pipe, root, locks, actor):
     except BaseException:
         end = "broken", traceback.format_exc()
     pipe.send(end)
+
+
+def no_locks(*arguments):
+    raise OSError(errno.ENOLCK, "No locks available")
 
 
 def ask_before_file_operations(pipe, root):

@@ -46,6 +46,16 @@ def write_atomic(path: Path, content: bytes | Iterable[bytes]) -> None:
         ) from None
 
 
+def write_if_other(path: Path, content: bytes) -> None:
+    """Write a file unless it has this content already, so that looking at a run does not touch its files."""
+    try:
+        same = path.read_bytes() == content
+    except OSError:
+        same = False
+    if not same:
+        write_atomic(path, content)
+
+
 def sweep(folder: Path, shared: bool = False) -> None:
     """Remove what killed processes left unfinished below a folder; where others may be writing, only that."""
     for debris in list(folder.glob(f"**/{PREFIX}*")):

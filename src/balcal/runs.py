@@ -35,7 +35,7 @@ import torch
 
 from balcal import registry
 from balcal.core import BalcalError, Predictions, Record
-from balcal.files import read_sealed, save_sealed_json, seal_in_name, write_atomic
+from balcal.files import read_sealed, save_sealed_json, seal_in_name, write_atomic, write_if_other
 from balcal.model import as_method
 from balcal.provenance import (
     Finished,
@@ -214,10 +214,7 @@ class Run(Folder):
         write_atomic(self.path / name, (json.dumps(value, indent=2) + "\n").encode())
 
     def _write_text(self, name: str, value: Any) -> None:
-        """Only where it differs, so that looking at a run does not touch its files."""
-        path, content = self.path / name, (json.dumps(value, indent=2) + "\n").encode()
-        if not path.is_file() or path.read_bytes() != content:
-            write_atomic(path, content)
+        write_if_other(self.path / name, (json.dumps(value, indent=2) + "\n").encode())
 
     def log(self, line: str) -> None:
         try:

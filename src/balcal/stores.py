@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -14,7 +14,7 @@ import torch
 
 from balcal.claims import claim
 from balcal.core import BalcalError, Record
-from balcal.files import load_sealed, save_sealed, seal_in_name, write_atomic
+from balcal.files import load_sealed, save_sealed, seal_in_name, write_if_other
 
 State = dict[str, Any]
 Weights = dict[str, torch.Tensor]
@@ -90,7 +90,8 @@ class Folder:
 
         def set_aside(path: Path, error: BalcalError) -> None:
             self.say(f"{error}; it is set aside and the one before it used")
-            path.rename(path.with_name(f"damaged-{path.name}"))
+            with suppress(FileNotFoundError):  # somebody else's process has done it, or has removed it
+                path.rename(path.with_name(f"damaged-{path.name}"))
 
         state = self._newest_state(set_aside)
         here = {epoch: seal_in_name(path) for epoch, path in self.kept().items()}
@@ -149,9 +150,7 @@ class Folder:
     def write_history(self, history: Sequence[Record]) -> None:
         """For people, from the state; written only where it differs."""
         lines = "".join(json.dumps(record) + "\n" for record in history).encode()
-        path = self.path / "history.jsonl"
-        if not path.exists() or path.read_bytes() != lines:
-            write_atomic(path, lines)
+        write_if_other(self.path / "history.jsonl", lines)
 
     def save_is_due(self) -> bool:
         return time.monotonic() - self._saved_at > self.save_every
