@@ -20,7 +20,7 @@ fuzz: $(READY)
 
 # every table and figure of the paper, on digits
 smoke: $(READY)
-	BALCAL_SMOKE=1 $(BIN)/pytest tests/test_paper_runs.py -k whole_paper
+	BALCAL_SMOKE=1 $(BIN)/pytest tests/paper/test_paper_runs.py -k whole_paper
 
 format: $(READY)
 	$(BIN)/ruff format .

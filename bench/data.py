@@ -21,10 +21,9 @@ from torch.nn.functional import cross_entropy
 from balcal import registry
 from balcal.core import BalcalError
 from balcal.data.batches import MemoryBatches, Pixels
-from balcal.data.dataset import Dataset
-from balcal.data.images import ImageSet, keep
-from balcal.devices import keep_freed_memory
+from balcal.data.dataset import Dataset, ImageSet, keep
 from balcal.model import Model
+from balcal.runtime.devices import keep_freed_memory
 
 CPU = torch.device("cpu")
 STEPS, BATCH, SEEDS, EPOCHS, IMAGES = 8, 128, 6, 6, 4_000

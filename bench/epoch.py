@@ -16,15 +16,15 @@ import torch
 from side_by_side import ratio, report, take_turns
 
 from balcal.data.batches import MemoryBatches, Pixels
-from balcal.data.images import ImageSet
-from balcal.devices import World, keep_freed_memory
+from balcal.data.dataset import ImageSet
 from balcal.model import Model
-from balcal.progress import Progress
 from balcal.recipe import Plan
 from balcal.registry import backbone, method
-from balcal.stores import Memory
-from balcal.train import begin_epoch, of_last_step, train_epoch, validate
-from balcal.underway import Session
+from balcal.runtime.checkpoints import Memory
+from balcal.runtime.devices import World, keep_freed_memory
+from balcal.runtime.progress import Progress
+from balcal.training.loop import begin_epoch, of_last_step, train_epoch, validate
+from balcal.training.session import Session
 
 METHODS = ("balcal", "balcal-logits", "balcal-val", "balcal-auto")
 EPOCHS = 1000

@@ -12,15 +12,15 @@ from side_by_side import ratio, report, take_turns
 from torch.nn.functional import cross_entropy
 
 from balcal.data.batches import MemoryBatches, Pixels
-from balcal.data.images import ImageSet
-from balcal.devices import World, keep_freed_memory
+from balcal.data.dataset import ImageSet
 from balcal.model import Model
-from balcal.progress import Progress
 from balcal.recipe import Plan
 from balcal.registry import backbone, method
-from balcal.stores import Memory
-from balcal.train import train_epoch
-from balcal.underway import Session
+from balcal.runtime.checkpoints import Memory
+from balcal.runtime.devices import World, keep_freed_memory
+from balcal.runtime.progress import Progress
+from balcal.training.loop import train_epoch
+from balcal.training.session import Session
 
 
 def compare(name: str, side: int, channels: int, batches: int, rounds: int) -> dict[str, Any]:

@@ -18,9 +18,9 @@ import torch
 from side_by_side import ratio, report, take_turns
 from torch import Tensor, nn
 
-from balcal.devices import keep_freed_memory
 from balcal.model import Model
 from balcal.registry import backbone, method, table
+from balcal.runtime.devices import keep_freed_memory
 
 keep_freed_memory()
 ROUNDS = int(sys.argv[1]) if len(sys.argv) > 1 else 20

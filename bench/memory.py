@@ -15,7 +15,7 @@ from side_by_side import report
 PROBE = """
 import json, resource, sys, time
 import torch
-from balcal.devices import keep_freed_memory
+from balcal.runtime.devices import keep_freed_memory
 from balcal.model import Model
 from balcal.registry import backbone, method
 

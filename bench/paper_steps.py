@@ -16,9 +16,9 @@ import torch
 
 from balcal.core import BalcalError
 from balcal.paper import ITEMS
-from balcal.paper.running import trainings
+from balcal.paper.budget import time_steps
+from balcal.paper.measure import trainings
 from balcal.paper.tiers import tier
-from balcal.paper.timing import time_steps
 from balcal.recipe import Recipe
 
 RESULT = Path(__file__).parent / "results" / "paper_steps.json"

@@ -16,8 +16,8 @@ import torch
 from balcal import registry
 from balcal.core import Predictions
 from balcal.metrics.verdict import verdict
-from balcal.report.pages import run_page, write_page
-from balcal.report.story import View, story_of_predictions
+from balcal.report.content import View, story_of_predictions
+from balcal.report.page import run_page, write_page
 
 N, K = 50_000, 100
 

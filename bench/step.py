@@ -11,9 +11,9 @@ from collections.abc import Callable
 import torch
 from side_by_side import ratio, report, take_turns
 
-from balcal.devices import keep_freed_memory
 from balcal.model import Model
 from balcal.registry import backbone, method
+from balcal.runtime.devices import keep_freed_memory
 
 keep_freed_memory()
 METHODS = {"vanilla": "vanilla", "vanilla again": "vanilla", "balcal": "balcal"}

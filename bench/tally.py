@@ -14,7 +14,7 @@ import time
 import torch
 from side_by_side import report
 
-from balcal import balance
+from balcal.methods.parts import gamma_search as balance
 
 N, K, BATCH, STORED = 1_280_000, 1000, 256, 25_600
 DELTA = 0.95

@@ -16,7 +16,7 @@ from playwright.sync_api import Browser, sync_playwright
 
 from balcal import registry
 from balcal.report import write_report
-from balcal.sessions import train_recipe
+from balcal.training.fit import train_recipe
 
 HERE = Path(__file__).parent
 HEIGHT, PHONE, WIDE, GAP = 1180, 400, 1100, 36

@@ -19,9 +19,9 @@ from cpu import in_few_colours, store
 
 from balcal import registry
 from balcal.analysis.collapse import collapse
-from balcal.analysis.readings import read_all
+from balcal.analysis.features import read_all
 from balcal.core import Predictions
-from balcal.evaluate import batches_of, branch_predictions, calibrated_predictions, load_chosen, load_splits
+from balcal.evaluation.judge import batches_of, branch_predictions, calibrated_predictions, load_chosen, load_splits
 from balcal.plots import reliability_diagram
 from balcal.runs import Run
 

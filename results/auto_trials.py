@@ -23,14 +23,14 @@ from scipy.optimize import minimize, minimize_scalar
 from torch import Tensor, nn
 
 from balcal import registry
-from balcal.balance import Curve, shares, solve_gamma
+from balcal.build import build
 from balcal.core import Head, Outputs
-from balcal.evaluate import batches_of, load_splits
+from balcal.evaluation.judge import batches_of, load_splits
 from balcal.methods.balcal import Balanced, BalancedHead
 from balcal.methods.gamma import RefitGamma
+from balcal.methods.parts.gamma_search import Curve, shares, solve_gamma
 from balcal.metrics import ece as expected_calibration_error
-from balcal.model import build
-from balcal.paper.running import Training, Workshop, run_all
+from balcal.paper.measure import Training, Workshop, run_all
 from balcal.recipe import Recipe
 from balcal.runs import Run
 

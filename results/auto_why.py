@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from balcal import registry
 from balcal.core import Head
 from balcal.methods.balcal import Balanced, BalancedHead
-from balcal.paper.running import Training, Workshop, run_all
+from balcal.paper.measure import Training, Workshop, run_all
 from balcal.recipe import Recipe
 from balcal.runs import Run
 

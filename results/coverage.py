@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from joblib import Parallel, delayed
 
-from balcal.metrics import resample
+from balcal.metrics import bootstrap as resample
 from balcal.metrics.bins import bin_table
 from balcal.metrics.inputs import TopLabels
 

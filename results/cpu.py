@@ -20,12 +20,12 @@ from PIL import Image
 
 from balcal.arena.result import ArenaResult
 from balcal.arena.running import run as arena
-from balcal.files import write_atomic
 from balcal.paper import ITEMS
-from balcal.paper.answers import Answers
 from balcal.paper.drawing import DRAWINGS
-from balcal.paper.telling import answer
+from balcal.paper.measure import Answers
+from balcal.paper.render import answer
 from balcal.paper.tiers import tier
+from balcal.runtime.files import write_atomic
 
 PUBLISHED = ("vanilla", "acls", "ls", "mixup", "mit", "fl", "flsd", "cpc", "plp", "mmce-w", "tst", "vtst", "balcal")
 OURS = ("balcal-logits", "balcal-auto")

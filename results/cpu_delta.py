@@ -17,7 +17,7 @@ from joblib import Parallel, delayed
 
 from balcal.registry import recipe
 from balcal.runs import Run
-from balcal.sessions import train_recipe
+from balcal.training.fit import train_recipe
 
 HERE, RUNS, SEED = Path(__file__).parent, Path("runs"), 100
 DELTAS = {"cifar10-cpu": ("0.95", "0.85", "0.75"), "cifar100-cpu": ("0.85", "0.6")}

@@ -12,7 +12,7 @@ from typing import Any
 
 from balcal.registry import recipe
 from balcal.runs import Run
-from balcal.sessions import train_recipe
+from balcal.training.fit import train_recipe
 
 HERE, RUNS = Path(__file__).parent, Path("runs")
 METHODS = ("vanilla", "balcal", "balcal-logits", "balcal-val", "balcal-mean", "balcal-auto")

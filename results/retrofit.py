@@ -23,11 +23,11 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import balcal
 from balcal.data.batches import LoaderBatches
-from balcal.data.images import ImageSet, keep
-from balcal.features import keep_features
+from balcal.data.dataset import ImageSet, keep
 from balcal.registry import dataset, recipe
-from balcal.retrofitting import retrofit_run
-from balcal.sessions import train_recipe
+from balcal.training.fit import train_recipe
+from balcal.training.parents import keep_features
+from balcal.training.retrofit import retrofit_run
 
 HERE = Path(__file__).parent
 FIGURES = ("accuracy", "mean_confidence", "ece", "ece_interval", "floor_mean", "nll")

@@ -16,10 +16,10 @@ from auto import ALL, FINALS, FRESH, Final, recorded
 from auto import FOLDER as FINAL
 from cpu import FOLDER, PICTURES, UNDRAWN
 
-from balcal.arena.records import FIGURES, Difference
+from balcal.arena.columns import FIGURES, Difference
 from balcal.arena.result import ArenaResult
-from balcal.metrics.across import holm
-from balcal.paper.telling import in_markdown
+from balcal.metrics.over_seeds import holm
+from balcal.paper.render import in_markdown
 from balcal.plots import differences
 
 PAGE = PICTURES.with_suffix(".md")

@@ -8,22 +8,22 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "balcal"
-FLOORS = [
-    ["core", "unfinished"],
-    ["randomness", "files", "naming", "values", "etf", "balance", "averaging", "stopping"],
-    ["claims", "provenance", "settings", "fitting", "betting"],
-    ["metrics", "monitoring", "backbones", "data", "devices", "affine", "piecewise", "stores"],
-    ["recipe", "tapping", "arrays"],
+FLOORS = [  # bottom to top, as in docs/walk.md
+    ["core"],
+    ["runtime"],
+    ["metrics", "backbones"],
+    ["recipe"],
+    ["data"],
+    ["model"],
     ["methods", "tasks"],
     ["registry"],
-    ["model", "optimise", "health", "progress", "trackers"],
-    ["runs", "features", "underway"],
-    ["evaluate", "train", "stages"],
-    ["sessions", "posthoc", "analysis"],
+    ["build"],
+    ["runs"],
+    ["evaluation"],
+    ["posthoc", "training", "analysis"],
     ["arena"],
     ["plots"],
-    ["demo", "offline", "checking", "inventory", "beyond", "retrofitting", "shipping", "adapters"],
-    ["report", "paper", "printing"],
+    ["report", "paper", "adapters", "deploy"],
     ["cli"],
     ["__main__"],
 ]
@@ -61,7 +61,33 @@ def test_no_name_of_ours_brings_an_optional_library():
 
 
 def test_the_loop_knows_no_method_by_name():
-    loop = (SOURCE / "train.py").read_text()
+    loop = (SOURCE / "training" / "loop.py").read_text()
     for word in ("methods", "gamma", "beta", "Balanced", "temperature"):
         assert word not in loop
-    assert not any("methods" in name for name in imports(SOURCE / "train.py"))
+    assert not any("methods" in name for name in imports(SOURCE / "training" / "loop.py"))
+
+
+def test_the_hall_is_clear():
+    """What a newcomer sees first: few modules beside the packages, and no file too long to read at one sitting."""
+    hall = {path.stem for path in SOURCE.glob("*.py")} - {"__init__", "__main__"}
+    assert hall <= {"core", "recipe", "model", "registry", "build", "runs", "posthoc"}
+    lengths = {path: len(path.read_text().splitlines()) for path in SOURCE.rglob("*.py")}
+    assert not {str(path): length for path, length in lengths.items() if length > 330}
+    assert len(lengths) <= 185
+
+
+@pytest.mark.parametrize(("module", "most"), [("balcal.model", 8), ("balcal.training.loop", 34)])
+def test_a_part_brings_little_else(module, most):
+    probe = f"import sys, {module}\nours = [n for n in sys.modules if n.partition('.')[0] == 'balcal']\n"
+    probe += f"assert len(ours) <= {most}, sorted(ours)"
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_tests_have_the_folders_of_the_source():
+    tests = Path(__file__).parent
+    apart = {"helpers", "golden", "system", "fuzz"}
+    folders = {path.parent.relative_to(tests) for path in tests.rglob("test_*.py")}
+    assert {str(f) for f in folders if f.parts and f.parts[0] not in apart and not (SOURCE / f).is_dir()} == set()
+    for path in tests.rglob("*.py"):
+        assert not [name for name in imports(path) if name.startswith("test_")], f"{path} imports a test file"

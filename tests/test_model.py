@@ -3,18 +3,16 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
+from shared_files import VECTORS
 from torch import nn
 
 import balcal
+from balcal.build import build
 from balcal.core import BalcalError, Outputs
-from balcal.model import build
 from balcal.registry import recipe, table
-
-VECTORS = Path(__file__).parents[2] / "shared" / "vectors" / "losses.json"
 
 
 class Attribute(nn.Module):
@@ -141,7 +139,7 @@ def test_a_refused_network_is_left_as_it_was():
 def test_conv_adapter_needs_a_map():
     model = balcal.wrap(TimmLike(), 4, method=conv_adapter())
     assert model(batch()[0]).shape == (6, 4)
-    with pytest.raises(BalcalError, match="needs a backbone with forward_features"):
+    with pytest.raises(BalcalError, match="needs a feature map, and TappedNetwork has none"):
         balcal.wrap(SEQUENTIAL(), 4, method=conv_adapter())
 
 

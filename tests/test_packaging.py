@@ -22,7 +22,7 @@ def locked():
 def test_every_pin_but_torch_has_a_hash():
     found = locked()
     assert set(found) == {f"{name}=={version}" for name, version in pins() if normal(name) not in LEFT_OUT}, (
-        "python tests/record_hashes.py"
+        "python tests/helpers/record_hashes.py"
     )
     assert all(found.values())
     assert "--require-hashes -r hashes.txt" in (ROOT / "Makefile").read_text()

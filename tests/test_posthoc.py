@@ -148,7 +148,7 @@ def test_a_trained_model_takes_a_calibrator_along(method, tmp_path):
 
 def test_every_calibrator_after_a_run(tmp_path):
     """Also what `balcal.load` gives agrees with what `evaluate` measured."""
-    from balcal.evaluate import calibrated_predictions, evaluate
+    from balcal.evaluation.judge import calibrated_predictions, evaluate
     from balcal.runs import Run
 
     cpu = torch.device("cpu")

@@ -13,10 +13,10 @@ from runs_helper import newest_state, same, trained, whole
 
 import balcal
 from balcal.core import BalcalError
-from balcal.files import load_sealed, save_sealed, write_atomic
 from balcal.registry import recipe
 from balcal.runs import Run
-from balcal.stores import Folder
+from balcal.runtime.checkpoints import Folder
+from balcal.runtime.files import load_sealed, save_sealed, write_atomic
 
 HALF = ["plan.epochs=6"]
 

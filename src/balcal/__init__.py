@@ -18,22 +18,22 @@ if TYPE_CHECKING:
     from balcal import plots as plots
     from balcal import posthoc as posthoc
     from balcal.adapters.estimator import BalCALClassifier as BalCALClassifier
+    from balcal.build import wrap as wrap
     from balcal.core import BalcalError as BalcalError
     from balcal.core import Predictions as Predictions
-    from balcal.evaluate import predict as predict
+    from balcal.deploy.monitor import Monitor as Monitor
+    from balcal.deploy.predictor import load as load
+    from balcal.evaluation.predict import predict as predict
     from balcal.metrics.verdict import compare as compare
     from balcal.metrics.verdict import verdict as verdict
     from balcal.model import Model as Model
-    from balcal.model import wrap as wrap
-    from balcal.monitoring import Monitor as Monitor
     from balcal.posthoc import Calibrator as Calibrator
     from balcal.posthoc import calibrate as calibrate
     from balcal.recipe import Method as Method
     from balcal.registry import backbone as backbone
     from balcal.registry import method as method
-    from balcal.retrofitting import retrofit as retrofit
-    from balcal.sessions import fit as fit
-    from balcal.shipping.predictor import load as load
+    from balcal.training.fit import fit as fit
+    from balcal.training.retrofit import retrofit as retrofit
 
 _HOMES = {
     "BalCALClassifier": "adapters.estimator",
@@ -41,21 +41,21 @@ _HOMES = {
     "Calibrator": "posthoc",
     "Method": "recipe",
     "Model": "model",
-    "Monitor": "monitoring",
+    "Monitor": "deploy.monitor",
     "Predictions": "core",
     "backbone": "registry",
     "calibrate": "posthoc",
     "compare": "metrics.verdict",
-    "fit": "sessions",
-    "load": "shipping.predictor",
+    "fit": "training.fit",
+    "load": "deploy.predictor",
     "method": "registry",
     "metrics": "metrics",
     "plots": "plots",
     "posthoc": "posthoc",
-    "predict": "evaluate",
-    "retrofit": "retrofitting",
+    "predict": "evaluation.predict",
+    "retrofit": "training.retrofit",
     "verdict": "metrics.verdict",
-    "wrap": "model",
+    "wrap": "build",
 }
 
 __all__ = sorted(_HOMES)  # noqa: PLE0605

@@ -1,17 +1,16 @@
-"""A model is a backbone and a head; `wrap` makes one of any network, `build` of a recipe."""
+"""A model is a backbone and a head. `balcal.build` makes one of any network or of a recipe."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import is_dataclass, replace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Generator, Tensor, nn
 
-from balcal import registry
 from balcal.core import (
     Backbone,
     BalcalError,
@@ -26,11 +25,10 @@ from balcal.core import (
     check_labels,
 )
 from balcal.data.batches import pairs
-from balcal.devices import World, current_world
-from balcal.methods.vanilla import VANILLA
-from balcal.randomness import own_randomness
-from balcal.recipe import Method, Recipe
-from balcal.tapping import CustomFeatures, TappedNetwork, find_classifier, own_classifier
+from balcal.runtime.devices import World, current_world
+
+if TYPE_CHECKING:
+    from balcal.recipe import Method
 
 
 class Model(nn.Module):
@@ -51,10 +49,11 @@ class Model(nn.Module):
         self.backbone = backbone
         features = cast(Backbone, backbone).num_features
         channels = getattr(backbone, "map_channels", features)
-        if method.head.needs_map and isinstance(backbone, TappedNetwork | CustomFeatures):
-            raise BalcalError("adapter=conv needs a backbone with forward_features and forward_head, as timm's have")
         if method.head.needs_map and channels is None:
-            raise BalcalError(f"adapter=conv needs a map, and {type(backbone).__name__} has tokens: use adapter=vector")
+            raise BalcalError(
+                f"adapter=conv needs a feature map, and {type(backbone).__name__} has none: use adapter=vector, or a "
+                "backbone with forward_features and forward_head, as timm's convolutional networks have"
+            )
         self.head = method.head(features, num_classes, learnable, channels)
         self.posthoc = method.posthoc.identity(num_classes)
         self.parent: Parent | None = None
@@ -212,83 +211,3 @@ def finish_tally(model: Model, tally: Tally, sums: Sums, world: World) -> Record
 def compile_backbone(model: Model) -> None:
     """Compile what a model asks of its backbone. Parameters and their names stay as they are."""
     model.features = torch.compile(model.features)  # type: ignore[method-assign]
-
-
-def as_method(method: Method | str) -> Method:
-    return registry.method(method) if isinstance(method, str) else method.filled(VANILLA)
-
-
-def wrap(
-    network: nn.Module,
-    num_classes: int,
-    method: Method | str = "balcal-auto",
-    features: Callable[[Tensor], Tensor] | None = None,
-    num_features: int | None = None,
-) -> Model:
-    """A calibrated model from any network; without a `method` by the one that needs nothing to be set.
-
-    - A backbone in timm's manner (`num_features`, `forward_features`, `forward_head`) is used as it is.
-    - Otherwise the last `nn.Linear` is found and its input tapped. If it already has `num_classes` outputs it stays the
-      learnable classifier, weights and all.
-    - Otherwise pass `features=`, a function from images to a matrix (N, D), and `num_features=` D.
-
-    The network is taken over, not copied.
-
-    >>> wrap(nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10)), num_classes=10).head.fusion
-    'logits'
-    """
-    chosen = as_method(method)
-    if features is not None:
-        if num_features is None:
-            num_features = getattr(network, "num_features", None)
-        if num_features is None:
-            raise BalcalError("wrap cannot know how wide features(x) is: pass num_features= as well")
-        return _placed(Model(CustomFeatures(network, features, num_features), num_classes, chosen), network)
-    if isinstance(network, Backbone):
-        model = Model(cast(nn.Module, network), num_classes, chosen, own_classifier(network, num_classes))
-        leave = getattr(network, "reset_classifier", None)
-        if leave is not None:
-            leave(0)
-        return _placed(model, model.backbone)
-    path = find_classifier(network)
-    classifier = cast(nn.Linear, network.get_submodule(path))
-    tapped = TappedNetwork(network, path, classifier)
-    model = Model(tapped, num_classes, chosen, classifier if classifier.out_features == num_classes else None)
-    tapped.take_over()
-    return _placed(model, network)
-
-
-def _placed(model: Model, network: nn.Module) -> Model:
-    """The new parts go where the network is."""
-    first = next(network.parameters(), None)
-    if first is not None:
-        model.head.to(first.device)
-        model.posthoc.to(first.device)
-    return model
-
-
-def build(recipe: Recipe, weights: bool = True) -> Model:
-    """The recipe's model with fresh weights, drawn from torch's generator as it stands.
-
-    `weights=False`: a pretrained backbone's are not looked for, since others will take their place.
-    """
-    dataset = registry.dataset(recipe.task.dataset)
-    backbone = registry.backbone(recipe.task.backbone, dataset.channels, weights)
-    model = Model(backbone, dataset.num_classes, as_method(recipe.method))
-    if weights:
-        _try_out(model, (dataset.channels, *2 * (recipe.task.side or dataset.side,)), recipe.task.backbone)
-    return cast(Model, model.to(memory_format=torch.channels_last))  # type: ignore[call-overload]
-
-
-@torch.no_grad()
-def _try_out(model: Model, shape: tuple[int, ...], backbone: str) -> None:
-    """One blank image through a new network: a size that does not fit is noticed before there is a run."""
-    try:
-        with evaluating(model), own_randomness():
-            model(torch.zeros(1, *shape))
-    except (RuntimeError, AssertionError, ValueError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-        raise BalcalError(
-            f"images of {shape[-2]} x {shape[-1]} pixels do not go through `{backbone}` ({reason}): "
-            "choose another task.side or task.backbone"
-        ) from None

@@ -22,12 +22,12 @@ from torch import Tensor
 from balcal import registry
 from balcal.core import BalcalError, PostHoc
 from balcal.data.batches import LoaderBatches
-from balcal.evaluate import fit_posthoc
-from balcal.fitting import check_size
+from balcal.evaluation.predict import fit_posthoc
+from balcal.methods.parts.fitted_map import check_size
 from balcal.metrics.inputs import read_logits, read_unlabelled
 from balcal.model import Model
-from balcal.naming import unknown
-from balcal.values import as_tensor
+from balcal.runtime.names import unknown
+from balcal.runtime.values import as_tensor
 
 
 def spec_of(method: str, settings: Mapping[str, Any] | None = None) -> PostHoc:

@@ -12,7 +12,7 @@ from pathlib import PurePath
 from typing import Annotated, Any, Literal
 
 from balcal.core import BalcalError, BeforeEpoch, Bounded, HeadSpec, IdleWithin, Loss, Mix, PostHoc, Select, Tally
-from balcal.settings import SEED, above, at_least, check_settings, check_value, within
+from balcal.runtime.values import SEED, above, at_least, check_settings, check_value, within
 
 ROLES = ("loss", "mix", "head", "before_epoch", "tally", "select", "posthoc")
 AFTER_TRAINING = ("select", "posthoc")

@@ -16,12 +16,12 @@ from torch import nn
 from balcal.backbones.from_timm import PREFIX, from_timm
 from balcal.core import BalcalError
 from balcal.data.dataset import Dataset
-from balcal.data.foreign import foreign, is_foreign
+from balcal.data.own_images import foreign, is_foreign
 from balcal.methods.vanilla import VANILLA
-from balcal.naming import unknown
 from balcal.recipe import ROLES, THE_REST, Method, Recipe, Task
-from balcal.settings import adapter, check_value, declared, misfit, plain
-from balcal.tasks.foreign import foreign_task
+from balcal.runtime.names import unknown
+from balcal.runtime.values import adapter, check_value, declared, misfit, plain
+from balcal.tasks.own_images import foreign_task
 
 KINDS = {
     "methods": "METHODS",

@@ -34,10 +34,12 @@ from typing import Any
 import torch
 
 from balcal import registry
+from balcal.build import as_method
 from balcal.core import BalcalError, Predictions, Record
-from balcal.files import read_sealed, save_sealed_json, seal_in_name, write_atomic, write_if_other
-from balcal.model import as_method
-from balcal.provenance import (
+from balcal.recipe import Method, Plan, Recipe, describe, fingerprint
+from balcal.runtime.checkpoints import Folder, Weights
+from balcal.runtime.files import read_sealed, save_sealed_json, seal_in_name, write_atomic, write_if_other
+from balcal.runtime.provenance import (
     Finished,
     MadeFrom,
     is_manifest,
@@ -46,8 +48,6 @@ from balcal.provenance import (
     write_figures,
     write_predictions,
 )
-from balcal.recipe import Method, Plan, Recipe, describe, fingerprint
-from balcal.stores import Folder, Weights
 
 FINISHED = "finished"
 

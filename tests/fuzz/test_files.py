@@ -9,8 +9,8 @@ import torch
 from fuzzing import distributions, law, outcome
 from hypothesis import strategies as st
 
-from balcal.arrays import KINDS, read_arrays
-from balcal.offline import calibrate_arrays
+from balcal.cli.predictions import calibrate_arrays
+from balcal.evaluation.prediction_files import KINDS, read_arrays
 
 P = np.random.default_rng(0).dirichlet(np.ones(3), 12)
 Y = np.arange(12) % 3

@@ -9,7 +9,7 @@ from samples import draw, known
 
 from balcal import metrics
 from balcal.core import BalcalError, Predictions
-from balcal.metrics import resample
+from balcal.metrics import bootstrap as resample
 from balcal.metrics.bins import bin_table
 
 

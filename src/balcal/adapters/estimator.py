@@ -20,15 +20,16 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 from torch import Tensor, nn
 
 from balcal import registry
+from balcal.build import wrap
 from balcal.core import BalcalError
-from balcal.devices import pick_device
-from balcal.features import FeatureBatches
-from balcal.model import Model, wrap
-from balcal.progress import Progress
-from balcal.randomness import generator, own_randomness, seed_torch
+from balcal.model import Model
 from balcal.recipe import Plan
-from balcal.sessions import fit_batches
-from balcal.values import check_number
+from balcal.runtime.devices import pick_device
+from balcal.runtime.progress import Progress
+from balcal.runtime.randomness import generator, own_randomness, seed_torch
+from balcal.runtime.values import check_number
+from balcal.training.fit import fit_batches
+from balcal.training.parents import FeatureBatches
 
 AT_ONCE = 4096
 """rows to predict in one go"""

@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from balcal.adapters.seat import Seated
+from balcal.adapters.classifier_slot import Seated
 from balcal.core import BalcalError, Record
 from balcal.recipe import Method
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-from balcal.adapters.seat import Seated
+from balcal.adapters.classifier_slot import Seated
 from balcal.core import BalcalError
 from balcal.recipe import Method
 

@@ -10,6 +10,18 @@ With class means mu_k, their mean mu_G, centred means m_k = mu_k - mu_G as rows 
 
 All are 0 at collapse. Measured on training images, as in use (no augmentation, eval mode). Classes count alike however
 many images they have; mu_G is the mean of the class means, as the BalCAL paper has it. No D x D matrix is ever made.
+
+How far the two classifiers of BalCAL are from each other: their vectors of each class, compared one by one.
+
+The paper draws "cosine and L2 distances between classifier prototypes" and does not define them. Here a prototype is a
+classifier's own vector of a class: w_k, and column k of beta M. The two live before and behind the adapter,
+
+    A(z) = P z + (the rest),    <A(z), beta m_k> = <z, P^T beta m_k> + ...
+
+so the second is carried back by P, the adapter's linear path (the identity where D' = D). Both are then vectors that
+the same feature z is held against:
+
+    cosine = mean_k( 1 - cos(w_k, P^T beta m_k) ),    l2 = mean_k | w_k - P^T beta m_k |
 """
 
 from __future__ import annotations
@@ -17,10 +29,12 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
 
-from balcal.analysis.readings import Reading
-from balcal.core import BalcalError
+from balcal.analysis.features import Reading
+from balcal.core import BalcalError, Head
+from balcal.methods.balcal import BalancedHead
 
 TINY = 1e-10
 """singular values below this share of the largest are zero: the rows of M sum to zero, so one always is"""
@@ -80,3 +94,29 @@ def _angles(vectors: Tensor) -> float:
     unit = torch.nn.functional.normalize(vectors, dim=1)
     off = (unit @ unit.T + 1 / (len(vectors) - 1)).abs()
     return float((off.sum() - off.diagonal().sum()) / (len(vectors) * (len(vectors) - 1)))
+
+
+def distances(first: Tensor, second: Tensor) -> dict[str, float]:
+    """Mean distances of the rows of two matrices (K, D).
+
+    >>> distances(torch.tensor([[3.0, 0.0]]), torch.tensor([[0.0, 4.0]]))
+    {'cosine': 1.0, 'l2': 5.0}
+    """
+    first, second = first.double(), second.double()
+    return {
+        "cosine": float((1 - F.cosine_similarity(first, second)).mean()),
+        "l2": float((first - second).norm(dim=1).mean()),
+    }
+
+
+@torch.no_grad()
+def prototype_distances(head: Head) -> dict[str, float]:
+    if not isinstance(head, BalancedHead):
+        raise BalcalError(f"only a head with two classifiers has prototypes to compare, not a {type(head).__name__}")
+    carried = head.beta * head.etf.T
+    linear = getattr(head.adapter, "skip", getattr(head.adapter, "widen", None))
+    if isinstance(linear, nn.Linear):
+        carried = carried @ linear.weight
+    if carried.shape != head.classifier.weight.shape:
+        raise BalcalError("the two classifiers read features of different widths: there is nothing to compare")
+    return distances(head.classifier.weight.cpu(), carried.cpu())

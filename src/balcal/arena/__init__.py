@@ -4,9 +4,9 @@ result = balcal.arena.run("digits", ["vanilla", "balcal"], seeds=3, jobs=2)
 print(result.table("markdown"))
 """
 
-from balcal.arena.records import Cell, Difference, TrainingRun
+from balcal.arena.columns import Cell, Difference, TrainingRun
+from balcal.arena.entries import Search
 from balcal.arena.result import ArenaResult
 from balcal.arena.running import run
-from balcal.arena.searching import Search
 
 __all__ = ["ArenaResult", "Cell", "Difference", "Search", "TrainingRun", "run"]

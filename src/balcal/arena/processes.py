@@ -18,8 +18,8 @@ from typing import Any
 from joblib import Parallel, delayed
 from joblib.externals.loky.process_executor import TerminatedWorkerError
 
-from balcal.arena.work import PATIENCE, Outcome, Piece, Work
-from balcal.stopping import StopRequest
+from balcal.arena.jobs import PATIENCE, Outcome, Piece, Work
+from balcal.runtime.devices import StopRequest
 
 DIED = "its worker process died (killed, or out of memory)"
 LOOK_SECONDS = 1.0

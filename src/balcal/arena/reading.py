@@ -7,7 +7,7 @@ from dataclasses import MISSING, fields, is_dataclass
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from balcal.arena.records import FIGURES, Cell, TrainingRun
+from balcal.arena.columns import FIGURES, Cell, TrainingRun
 
 SEARCH = {"method": str, "by": str, "chosen": tuple[str, ...] | None}
 PARTS = {

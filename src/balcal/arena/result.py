@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 
+from balcal.arena.columns import FIGURES, Cell, Difference, Figure, Format, Judgement, TrainingRun
 from balcal.arena.reading import check
-from balcal.arena.records import FIGURES, Cell, Difference, Figure, Format, Judgement, TrainingRun
 from balcal.core import BalcalError
-from balcal.files import write_atomic
-from balcal.metrics.across import LEVEL, Chance, Pairs, holm, pairs
-from balcal.metrics.resample import Floats
-from balcal.naming import unknown
+from balcal.metrics.bootstrap import Floats
+from balcal.metrics.over_seeds import LEVEL, Chance, Pairs, holm, pairs
+from balcal.runtime.files import write_atomic
+from balcal.runtime.names import unknown
 
 FORM = "balcal arena 1"
 

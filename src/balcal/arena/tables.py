@@ -12,10 +12,10 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, cast
 
-from balcal.arena.records import FIGURES, Difference, Figure, Format, Judgement
+from balcal.arena.columns import FIGURES, Difference, Figure, Format, Judgement
 from balcal.arena.result import ArenaResult
 from balcal.core import BalcalError
-from balcal.naming import as_code, in_latex, in_markdown, plain, unknown
+from balcal.runtime.names import as_code, in_latex, in_markdown, plain, unknown
 
 EMPTY = "—"
 Row = dict[str, Any]

@@ -8,15 +8,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
 
 from balcal.core import BalcalError, check_batch
-from balcal.data.dataset import Dataset
-from balcal.data.images import ImageSet
-from balcal.randomness import generator, seed_torch
+from balcal.runtime.randomness import generator, seed_torch
+
+if TYPE_CHECKING:
+    from balcal.data.dataset import Dataset, ImageSet
 
 Batch = tuple[Tensor, Tensor]
 AT_ONCE = 1 << 19

@@ -8,12 +8,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from balcal.data import sources
+from balcal.data import known_files as sources
 from balcal.data.cifar import Relabelled, soft_labels
 from balcal.data.corruptions import ROTATION
-from balcal.data.dataset import Dataset
-from balcal.data.imagenets import subfolders, tiny_names
-from balcal.data.images import ImageSet, Parts, read_mosaic
+from balcal.data.dataset import Dataset, ImageSet, Parts, read_mosaic
+from balcal.data.image_folders import subfolders, tiny_names
 
 __all__ = ["DATASETS", "Dataset"]
 

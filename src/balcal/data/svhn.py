@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from balcal.data.images import ImageSet, Parts
+from balcal.data.dataset import ImageSet, Parts
 
 
 def cropped(folder: Path) -> Parts:

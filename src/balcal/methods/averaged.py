@@ -1,6 +1,6 @@
 """Shamir, Zhang: Stochastic Gradient Descent for Non-smooth Optimization. ICML 2013.
 
-The weights in use are an average over the steps of training, later steps counting more: see `balcal.averaging`. It is a
+The weights in use are an average over the steps of training, later steps counting more: see `RunningMean`. It is a
 part of the plan and not of the model, so it goes with any method (`averaged+ts`, `balcal+averaged`, ...) and in
 everything that balcal trains; in somebody else's loop it is theirs to do.
 """

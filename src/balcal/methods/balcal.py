@@ -25,12 +25,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from balcal import balance
 from balcal.core import BalcalError, Classifier, Fusion, Head, Outputs, Record, Split, Sums
-from balcal.etf import ConvAdapter, NoAdapter, VectorAdapter, adapted_width, simplex_etf
 from balcal.methods.averaged import AVERAGE, OR_LAST
+from balcal.methods.parts import gamma_search as balance
+from balcal.methods.parts.etf import ConvAdapter, NoAdapter, VectorAdapter, adapted_width, simplex_etf
 from balcal.recipe import Method
-from balcal.settings import above, at_least, check_settings, within
+from balcal.runtime.values import above, at_least, check_settings, within
 
 Beta = float | Literal["K"]
 Adapter = Literal["vector", "conv"] | None

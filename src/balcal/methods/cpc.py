@@ -29,7 +29,7 @@ from torch.nn import functional as F
 
 from balcal.core import BalcalError, at_least_float32
 from balcal.recipe import Method
-from balcal.settings import at_least, check_settings
+from balcal.runtime.values import at_least, check_settings
 
 
 class PairSum(torch.autograd.Function):

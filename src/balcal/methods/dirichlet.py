@@ -4,7 +4,7 @@ multiclass probabilities with Dirichlet calibration. NeurIPS 2019.
     p' = softmax(W log p + b)
     minimise NLL + lambda * sum_{j != k} W_jk^2 / (K (K - 1)) + mu * sum_k b_k^2 / K      (ODIR)
 
-Here lambda = mu = `penalty`, solved as in `balcal.affine`. A probability below 2.2e-16, the resolution of float64,
+Here lambda = mu = `penalty`, solved as in `parts/affine.py`. A probability below 2.2e-16, the resolution of float64,
 counts as that: the logarithm of less would outweigh all other samples.
 """
 
@@ -16,12 +16,12 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from balcal.affine import Affine, fit_affine
-from balcal.fitting import check_held_out
+from balcal.methods.parts.affine import Affine, fit_affine
+from balcal.methods.parts.fitted_map import check_held_out
 from balcal.methods.scaling import Penalty
 from balcal.methods.temperature import solve_temperature
 from balcal.recipe import Method
-from balcal.settings import check_settings
+from balcal.runtime.values import check_settings
 
 LOG_EPSILON = math.log(sys.float_info.epsilon)
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from balcal.core import at_least_float32
 from balcal.recipe import Method
-from balcal.settings import at_least, check_settings
+from balcal.runtime.values import at_least, check_settings
 
 
 @dataclass(frozen=True)

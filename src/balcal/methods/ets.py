@@ -18,10 +18,11 @@ from scipy.optimize import minimize, minimize_scalar
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from balcal.fitting import FittedMap, Objective, check_held_out, keep_top, lift
+from balcal.methods.parts.fitted_map import FittedMap, Objective, check_held_out, keep_top
 from balcal.methods.temperature import solve_temperature, tempered
+from balcal.metrics.inputs import lift
 from balcal.recipe import Method
-from balcal.settings import check_settings
+from balcal.runtime.values import check_settings
 
 
 class TemperatureEnsemble(FittedMap):

@@ -21,7 +21,7 @@ from torch import Tensor, bucketize
 from balcal.core import at_least_float32
 from balcal.methods.fl import missing
 from balcal.recipe import Method
-from balcal.settings import at_least, check_settings
+from balcal.runtime.values import at_least, check_settings
 
 EDGES = (0.2, 0.5)
 

@@ -16,11 +16,11 @@ import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 
-from balcal import balance
 from balcal.core import BalcalError, Outputs, OutputsMap
-from balcal.fitting import check_held_out
+from balcal.methods.parts import gamma_search as balance
+from balcal.methods.parts.fitted_map import check_held_out
 from balcal.recipe import Method
-from balcal.settings import check_settings
+from balcal.runtime.values import check_settings
 
 POINTS = 129
 """candidates for gamma up to 1, and as many above"""

@@ -4,7 +4,7 @@ ICML 2001. One class against the rest:
     q_k(p) = share of label k among the held-out samples whose p_k fell into the same bin as p
 
 with equal bins (a, b] over 0 to 1, p = 0 in the first. An empty bin says its centre. Frequencies are held between
-1/(2N) and 1 - 1/(2N) (see `balcal.piecewise`), and rows divided by their sum. The predicted class may change.
+1/(2N) and 1 - 1/(2N) (see `parts/piecewise.py`), and rows divided by their sum. The predicted class may change.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from balcal.fitting import check_held_out
-from balcal.piecewise import Piecewise
+from balcal.methods.parts.fitted_map import check_held_out
+from balcal.methods.parts.piecewise import Piecewise
 from balcal.recipe import Method
-from balcal.settings import at_least, check_settings
+from balcal.runtime.values import at_least, check_settings
 
 
 def frequencies(p: Tensor, right: Tensor, edges: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from balcal.core import BalcalError, Record
-from balcal.metrics.meter import lowest_tempered
+from balcal.metrics.epoch_meter import lowest_tempered
 from balcal.recipe import Method
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from balcal.core import at_least_float32
 from balcal.recipe import Method
-from balcal.settings import check_settings, within
+from balcal.runtime.values import check_settings, within
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from torch import Generator, Tensor
 from balcal.core import BalcalError, Outputs, Resolve, Term
 from balcal.methods.mixup import draw_beta, mixed
 from balcal.recipe import Method
-from balcal.settings import above, check_settings, within
+from balcal.runtime.values import above, check_settings, within
 
 PATIENCE = 1000
 """draws after which a margin is out of reach"""

@@ -32,7 +32,7 @@ from torch import Generator, Tensor
 
 from balcal.core import BalcalError, Outputs, Resolve, Term
 from balcal.recipe import Method
-from balcal.settings import at_least, check_settings
+from balcal.runtime.values import at_least, check_settings
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ from torch.nn import functional as F
 
 from balcal.core import at_least_float32
 from balcal.recipe import Method
-from balcal.settings import above, at_least, check_settings
+from balcal.runtime.values import above, at_least, check_settings
 
 
 def confidences(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:

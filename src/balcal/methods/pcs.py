@@ -32,11 +32,11 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor, nn
 
+from balcal.backbones.tapped import blocks_of
 from balcal.core import BalcalError, Classifier, Record
 from balcal.methods.vanilla import Lowest
 from balcal.recipe import THE_REST, Method
-from balcal.settings import at_least, check_settings
-from balcal.tapping import blocks_of
+from balcal.runtime.values import at_least, check_settings
 
 Weights = Mapping[str, Tensor]
 

@@ -26,10 +26,10 @@ from typing import Annotated
 
 from torch import nn
 
+from balcal.backbones.tapped import blocks_of
 from balcal.core import BalcalError, Classifier
 from balcal.recipe import Method
-from balcal.settings import above, check_settings
-from balcal.tapping import blocks_of
+from balcal.runtime.values import above, check_settings
 
 
 @dataclass(frozen=True)

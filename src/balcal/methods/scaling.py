@@ -7,7 +7,7 @@ w, W and b have the lowest NLL on held-out data, starting from temperature scali
 worse than `ts` there. z are the scores as given: a model's log-probabilities, or raw logits.
 
 `vs` is unique up to a constant in b, and held within a box so that separable data has a finite answer. `ms` overfits:
-its off-diagonals and biases carry a penalty (see `balcal.affine`). On log-probabilities it is Dirichlet calibration.
+its off-diagonals and biases carry a penalty (see `parts/affine.py`). On log-probabilities it is Dirichlet calibration.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from balcal.affine import Affine, fit_affine
-from balcal.fitting import FittedMap, check_held_out, minimise
+from balcal.methods.parts.affine import Affine, fit_affine
+from balcal.methods.parts.fitted_map import FittedMap, check_held_out, minimise
 from balcal.methods.temperature import solve_temperature
 from balcal.recipe import Method
-from balcal.settings import at_least, check_settings
+from balcal.runtime.values import at_least, check_settings
 
 BOX = 1e3
 """No scale is further from 0 than this, as in temperature scaling."""

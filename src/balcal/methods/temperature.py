@@ -20,11 +20,11 @@ from scipy.optimize import brentq
 from torch import Tensor, nn
 
 from balcal.core import at_least_float32
-from balcal.fitting import LOWEST, check_held_out, lift, read_scores
+from balcal.methods.parts.fitted_map import check_held_out, read_scores
 from balcal.metrics.bins import bin_table
-from balcal.metrics.inputs import TopLabels
+from balcal.metrics.inputs import LOWEST, TopLabels, lift
 from balcal.recipe import Method
-from balcal.settings import check_settings
+from balcal.runtime.values import check_settings
 
 COLDEST, HOTTEST = 1e-3, 1e3
 """Bounds of T. On separable data the optimum is T = 0, on worthless predictions it is infinite. Where scores differ by

@@ -31,7 +31,7 @@ from torch.nn import functional as F
 
 from balcal.core import Classifier, Head, Outputs, at_least_float32
 from balcal.recipe import Method
-from balcal.settings import at_least, check_settings
+from balcal.runtime.values import at_least, check_settings
 
 
 def narrowing(features: int, latent: int) -> nn.Sequential:

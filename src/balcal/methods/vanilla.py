@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from balcal.core import Classifier, Head, Outputs, Record, Resolve, Term, at_least_float32
 from balcal.recipe import Method
-from balcal.settings import check_settings
+from balcal.runtime.values import check_settings
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ import torch
 from numpy.typing import NDArray
 
 from balcal.metrics.bins import bin_table, equal_mass
+from balcal.metrics.bootstrap import noise_floor
 from balcal.metrics.inputs import TopLabels, read
-from balcal.metrics.resample import noise_floor
 
 Floats = NDArray[np.float64]
 SAME = 5e-7

@@ -11,11 +11,10 @@ from typing import Any
 import torch
 
 from balcal.core import BalcalError
-from balcal.metrics.bins import bin_of, bin_table, check_bins, equal_mass
+from balcal.metrics.bins import Accumulator, bin_of, bin_table, check_bins, equal_mass, zeros
 from balcal.metrics.inputs import Rows, read
-from balcal.metrics.streaming import Accumulator, zeros
-from balcal.metrics.table import UNIFORM, Metric
-from balcal.values import check_whole
+from balcal.metrics.metric import UNIFORM, Metric
+from balcal.runtime.values import check_whole
 
 
 def ece(*, probs: Any = None, log_probs: Any = None, labels: Any, bins: int = 15) -> float:

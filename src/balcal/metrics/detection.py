@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from balcal.core import BalcalError
 from balcal.metrics.inputs import read
-from balcal.metrics.table import Metric
-from balcal.values import as_tensor, check_number, check_whole
+from balcal.metrics.metric import Metric
+from balcal.runtime.values import as_tensor, check_number, check_whole
 
 Floats = NDArray[np.float64]
 

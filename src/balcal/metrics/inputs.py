@@ -21,7 +21,13 @@ import torch
 from torch import Tensor
 
 from balcal.core import BalcalError, Predictions, at_least_float32, check_labels
-from balcal.values import as_tensor
+from balcal.runtime.values import as_tensor
+
+FAINT, LOWEST = 104.0, 1e4
+"""A stored probability of 0 is one that float32 cannot tell from 0: below exp(-104). Its log is taken as that, not as
+-inf or some huge number, which would drown every other sample. Finite scores are kept down to 1e4 below the largest."""
+LARGE = 1e4
+"""Scores around a number beyond this lose digits, in the end all that tell them apart: their largest is made 0."""
 
 CELLS = 1 << 21
 """numbers read at once"""
@@ -213,3 +219,20 @@ def _complain(probs: Tensor, off: float) -> None:
     if float(probs.min()) < 0:
         raise BalcalError(f"a probability is negative ({float(probs.min()):.2g}): are these logits?")
     raise BalcalError(f"rows must be probabilities that sum to one (one is off by {off:.2g}): are these logits?")
+
+
+def lift(scores: Tensor, lowest: Tensor | float = LOWEST) -> Tensor:
+    """Scores without -inf; what was -inf is below or beside all others of its row. None is `lowest` below the largest.
+
+    >>> lift(torch.tensor([[0.0, -3.0, -torch.inf], [0.0, -200.0, -torch.inf]]))
+    tensor([[   0.,   -3., -104.],
+            [   0., -200., -200.]])
+    >>> lift(torch.tensor([[1e20, 0.0]]))
+    tensor([[     0., -10000.]])
+    """
+    top = scores.amax(-1, keepdim=True)
+    shift = torch.where(top.abs() > LARGE, top, torch.zeros_like(top))
+    scores, top = scores - shift, top - shift
+    void = scores == -torch.inf
+    least = torch.minimum(scores.masked_fill(void, torch.inf).amin(-1, keepdim=True), top - FAINT)
+    return torch.maximum(torch.where(void, least, scores), top - lowest)

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 
 from balcal.core import BalcalError
+from balcal.metrics.bins import Accumulator, zeros
 from balcal.metrics.inputs import Rows, first_largest, read, read_unlabelled
-from balcal.metrics.streaming import Accumulator, zeros
-from balcal.metrics.table import Metric
-from balcal.values import as_tensor
+from balcal.metrics.metric import Metric
+from balcal.runtime.values import as_tensor
 
 
 def accuracy(*, probs: Any = None, log_probs: Any = None, labels: Any) -> float:

@@ -10,10 +10,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from balcal.core import BalcalError
-from balcal.metrics.bins import check_bins, equal_mass
+from balcal.metrics.bins import Accumulator, check_bins, equal_mass
 from balcal.metrics.inputs import Rows, TopLabels, read
-from balcal.metrics.streaming import Accumulator
-from balcal.metrics.table import Metric
+from balcal.metrics.metric import Metric
 from balcal.metrics.unbinned import ks_error, sorted_top
 
 Floats = NDArray[np.float64]

@@ -12,10 +12,10 @@ from scipy.fft import dct, idct
 from scipy.optimize import brentq
 
 from balcal.core import BalcalError
+from balcal.metrics.bins import Accumulator, zeros
 from balcal.metrics.inputs import Rows, TopLabels, read
-from balcal.metrics.streaming import Accumulator, zeros
-from balcal.metrics.table import Metric
-from balcal.values import check_number
+from balcal.metrics.metric import Metric
+from balcal.runtime.values import check_number
 
 CELLS = 8192
 """of the grid on which residuals are smoothed: cells far narrower than any width that comes out of noisy data"""

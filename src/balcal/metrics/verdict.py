@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from balcal.core import BalcalError, Predictions
-from balcal.metrics import resample
+from balcal.metrics import bootstrap as resample
 from balcal.metrics.bins import bin_table
 from balcal.metrics.inputs import Rows, TopLabels, read, read_predictions
 from balcal.metrics.scoring import losses, squares

@@ -6,10 +6,10 @@ Left out: `fig:overall`, which draws the method and shows no result.
 from __future__ import annotations
 
 from balcal.core import BalcalError
-from balcal.naming import unknown
 from balcal.paper.figures import FIGURES
 from balcal.paper.items import Item
 from balcal.paper.tables import TABLES
+from balcal.runtime.names import unknown
 
 ITEMS = {item.id: item for item in (*TABLES, *FIGURES)}
 

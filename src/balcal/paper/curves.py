@@ -15,16 +15,12 @@ import torch
 from torch import Tensor
 
 from balcal import registry
-from balcal.analysis.activation import activation_maps, breadth
-from balcal.analysis.collapse import collapse
-from balcal.analysis.dials import largest_confidence
-from balcal.analysis.embedding import silhouette, tsne
-from balcal.analysis.epochs import over_epochs
-from balcal.analysis.prototypes import prototype_distances
-from balcal.analysis.readings import ETF, LEARNABLE, read_all
-from balcal.evaluate import batches_of, calibrated_predictions, load_chosen, load_splits
-from balcal.model import Model, as_method
-from balcal.paper.answers import Answers
+from balcal.analysis.collapse import collapse, prototype_distances
+from balcal.analysis.features import ETF, LEARNABLE, activation_maps, breadth, over_epochs, read_all, silhouette, tsne
+from balcal.build import as_method
+from balcal.evaluation.judge import batches_of, calibrated_predictions, load_chosen, load_splits
+from balcal.methods.parts.etf import largest_confidence
+from balcal.model import Model
 from balcal.paper.figures import (
     ALPHA_CONFIDENCE,
     ALPHA_ECE,
@@ -39,7 +35,8 @@ from balcal.paper.figures import (
     TSNE_MORE,
 )
 from balcal.paper.items import Ask, Item
-from balcal.plots.tables import reliability_table
+from balcal.paper.measure import Answers
+from balcal.plots.numbers import reliability_table
 from balcal.runs import Run
 
 Data = dict[str, Any]

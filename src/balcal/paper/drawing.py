@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from balcal.analysis.readings import ETF, LEARNABLE
+from balcal.analysis.features import ETF, LEARNABLE
 
 INK, GREY = "#1f2a33", "#9aa5ad"
 OURS = ("Ours", "BalCAL")

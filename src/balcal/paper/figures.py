@@ -116,7 +116,7 @@ CAM = Item(
     "Class activation maps of both classifiers",
     "The learnable classifier looks at broader regions, the ETF classifier at details.",
     series=lambda tier: {"BalCAL": Ask(CIFAR10, "balcal")},
-    notes=("which method draws the maps is not said; here gradient-weighted ones, see `balcal.analysis.activation`",),
+    notes=("which method draws the maps is not said; here gradient-weighted ones, see `balcal.analysis.features`",),
 )
 
 ALPHA_CONFIDENCE = Item(
@@ -136,7 +136,7 @@ DISTANCE = Item(
     "The cosine distance falls on CIFAR-10 and SVHN, and on CIFAR-100 falls and then rises; the L2 distance grows.",
     series=lambda tier: {place: Ask(place, "balcal") for place in THREE},
     epochs=True,
-    notes=("what a prototype is is not said; here a classifier's vector of a class, see `balcal.analysis.prototypes`",),
+    notes=("what a prototype is is not said; here a classifier's vector of a class, see `balcal.analysis.collapse`",),
 )
 
 COLLAPSE = Item(

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from balcal.core import BalcalError
-from balcal.naming import unknown
+from balcal.runtime.names import unknown
 
 CIFAR10, CIFAR100, SVHN = "CIFAR-10", "CIFAR-100", "SVHN"
 THREE = (CIFAR10, CIFAR100, SVHN)

@@ -13,18 +13,18 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from balcal.plots.beyond import outside_histogram as outside_histogram
-    from balcal.plots.beyond import shift_curve as shift_curve
-    from balcal.plots.confidence import class_calibration as class_calibration
-    from balcal.plots.confidence import confidence_histogram as confidence_histogram
-    from balcal.plots.confidence import risk_coverage as risk_coverage
-    from balcal.plots.contest import differences as differences
-    from balcal.plots.epochs import gamma_curve as gamma_curve
-    from balcal.plots.epochs import loss_curve as loss_curve
-    from balcal.plots.inside import cam as cam
-    from balcal.plots.inside import tsne as tsne
-    from balcal.plots.reliability import reliability_diagram as reliability_diagram
+    from balcal.plots.arena import differences as differences
+    from balcal.plots.features import cam as cam
+    from balcal.plots.features import tsne as tsne
+    from balcal.plots.predictions import class_calibration as class_calibration
+    from balcal.plots.predictions import confidence_histogram as confidence_histogram
+    from balcal.plots.predictions import reliability_diagram as reliability_diagram
+    from balcal.plots.predictions import risk_coverage as risk_coverage
     from balcal.plots.sheet import contact_sheet as contact_sheet
+    from balcal.plots.shift import outside_histogram as outside_histogram
+    from balcal.plots.shift import shift_curve as shift_curve
+    from balcal.plots.training import gamma_curve as gamma_curve
+    from balcal.plots.training import loss_curve as loss_curve
 
 _HOMES = {
     "cam": "inside",

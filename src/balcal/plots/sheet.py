@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from balcal.data.images import ImageSet
-from balcal.files import write_atomic
+from balcal.data.dataset import ImageSet
+from balcal.runtime.files import write_atomic
 
 ACROSS = 10
 """images of each class"""

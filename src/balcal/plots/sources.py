@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from balcal import registry
+from balcal.build import as_method
 from balcal.core import BalcalError, Predictions, Record
 from balcal.metrics.inputs import read
-from balcal.model import as_method
 from balcal.runs import Run
 
 Source = Predictions | Run | str | Path

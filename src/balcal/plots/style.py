@@ -9,7 +9,7 @@ from typing import Any
 from matplotlib import rc_context
 from matplotlib.figure import Figure as MatplotlibFigure
 
-from balcal.files import write_atomic
+from balcal.runtime.files import write_atomic
 
 INK, SOFT, GRID, BAR, BAND = "#1f2a33", "#5b6975", "#dfe4e8", "#c3ccd4", "#7a8894"
 OVER, UNDER = "#d55e00", "#0072b2"

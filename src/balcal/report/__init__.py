@@ -12,10 +12,10 @@ from balcal.core import BalcalError
 def write_report(source: str | Path, out: str | Path | None = None, posthoc: str = "ts") -> dict[str, Any]:
     """The page of a run's folder, of an arena's FILE.json or of FILE.npz with predictions; says where it is."""
     from balcal.arena.result import ArenaResult
-    from balcal.arrays import read_arrays
-    from balcal.report.contest import arena_page
-    from balcal.report.pages import run_page, write_page
-    from balcal.report.story import story_of_predictions, story_of_run
+    from balcal.evaluation.prediction_files import read_arrays
+    from balcal.report.arena import arena_page
+    from balcal.report.content import story_of_predictions, story_of_run
+    from balcal.report.page import run_page, write_page
     from balcal.runs import Run
 
     path = Path(source)

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from markupsafe import Markup, escape
 
-from balcal.naming import plain_lines
+from balcal.runtime.names import plain_lines
 
 Points = Iterable[tuple[float, float]]
 FIFTHS = (0, 0.2, 0.4, 0.6, 0.8, 1)

@@ -16,11 +16,10 @@ from balcal.core import BalcalError
 from balcal.data.corruptions.blur import BLUR
 from balcal.data.corruptions.constants import CONSTANTS, set_for
 from balcal.data.corruptions.digital import DIGITAL
-from balcal.data.corruptions.draws import Bytes, Draws
-from balcal.data.corruptions.noise import NOISE
+from balcal.data.corruptions.noise import NOISE, Bytes, Draws
 from balcal.data.corruptions.weather import WEATHER
-from balcal.naming import unknown
-from balcal.randomness import stream
+from balcal.runtime.names import unknown
+from balcal.runtime.randomness import stream
 
 GROUPS = {
     "noise": ("gaussian_noise", "shot_noise", "impulse_noise"),

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage, sparse
 
-from balcal.data.corruptions.draws import Bytes, Draws, Floats
+from balcal.data.corruptions.noise import Bytes, Draws, Floats
 
 
 def smooth(fields: NDArray[Any], sigma: float, mode: str = "nearest", truncate: float = 4.0) -> Floats:

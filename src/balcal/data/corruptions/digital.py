@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from balcal.data.corruptions.blur import smooth
-from balcal.data.corruptions.colours import colour
-from balcal.data.corruptions.draws import Bytes, Draws, Floats
+from balcal.data.corruptions.noise import Bytes, Draws, Floats, colour
 
 Points = NDArray[np.float64]
 

@@ -1,0 +1,40 @@
+"""The program `balcal` and the options that its verbs share. Nothing heavy is imported: `--help` answers at once."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    help="Classifiers whose confidence can be trusted.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+def _stay_offline(told: bool) -> bool:
+    if told:
+        os.environ["BALCAL_OFFLINE"] = "1"  # for this process and those that it starts
+    return told
+
+
+Json = Annotated[bool, typer.Option("--json", help="Print a machine-readable result on stdout.")]
+Seed = Annotated[int, typer.Option(help="Decides weights, order and augmentation.")]
+Out = Annotated[Path, typer.Option(help="Folder that holds all runs.")]
+Set = Annotated[
+    list[str] | None, typer.Option("--set", help="Change a setting: plan.epochs=5, head.beta=K, tally.on=val.")
+]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, mps; chosen automatically if left out.")]
+Labels = Annotated[str | None, typer.Option(help="File with the labels, if another: FILE.npz:ARRAY or FILE.npy.")]
+Kind = Annotated[str | None, typer.Option("--as", help="What an array is whose name does not say: probs, logits, ...")]
+Offline = Annotated[bool, typer.Option("--offline", callback=_stay_offline, help="Never use the network.")]
+Track = Annotated[
+    list[str] | None,
+    typer.Option("--track", help="Tell others of each epoch: csv:FILE, tensorboard:DIR, mlflow:URI, wandb:PROJECT."),
+]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]

@@ -1,0 +1,96 @@
+"""Calibrating predictions that are in files: fit on one, apply to another, show what changed."""
+
+from __future__ import annotations
+
+import io
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from balcal.core import BalcalError, Predictions
+from balcal.evaluation.prediction_files import read_source
+from balcal.metrics.inputs import read_predictions
+from balcal.metrics.scoring import losses
+from balcal.metrics.verdict import Comparison, Verdict, compare, verdict
+from balcal.posthoc import spec_of
+from balcal.runtime.files import write_atomic
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """What a post-hoc method made of predictions: on the set it was fitted on, and on another, if one was given."""
+
+    method: str
+    fitted: str
+    fit_nll: tuple[float, float]
+    """on the set it was fitted on, before and after"""
+    before: Verdict | None = None
+    after: Verdict | None = None
+    difference: Comparison | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        told: dict[str, Any] = {
+            "method": self.method,
+            "fitted": self.fitted,
+            "fit_nll": list(map(_known, self.fit_nll)),
+        }
+        for name in ("before", "after", "difference"):
+            part = getattr(self, name)
+            if part is not None:
+                told[name] = part.as_dict()
+        return told
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.method}: {self.fitted}, NLL where it was fitted {self.fit_nll[0]:.4f} -> {self.fit_nll[1]:.4f}"
+        ]
+        if self.difference is None:
+            return lines[0] + "\n(judge it on other samples: --apply FILE.npz)"
+        return "\n".join([*lines, "before", str(self.before), "after", str(self.after), str(self.difference)])
+
+
+def calibrate_arrays(
+    source: str, method: str, apply: str | None, labels: str | None, kind: str | None, out: Path | None
+) -> Calibrated:
+    """Fit on the predictions in `source`; calibrate and judge those in `apply`; write them to `out`."""
+    held_out = read_source(source, labels, kind).predictions().for_fitting()
+    fitted = spec_of(method).fit(held_out.log_probs, held_out.labels)
+    told = {"method": method, "fitted": str(fitted), "fit_nll": _nll(held_out, fitted)}
+    if apply is None:
+        if out is not None:
+            raise BalcalError("--out needs --apply: say which predictions are to be calibrated")
+        return Calibrated(**told)  # type: ignore[arg-type]
+    others = read_source(apply, kind=kind).predictions()
+    if torch.equal(others.labels, held_out.labels) and torch.equal(others.log_probs, held_out.log_probs):
+        raise BalcalError(f"{apply} holds the very predictions that were fitted on: judge on other samples")
+    if others.log_probs.shape[1] != held_out.log_probs.shape[1]:
+        raise BalcalError(f"{apply} has {others.log_probs.shape[1]} classes, {source} {held_out.log_probs.shape[1]}")
+    with torch.no_grad():
+        calibrated = Predictions(fitted(others.log_probs), others.labels, others.role)
+    judged = Calibrated(
+        **told,  # type: ignore[arg-type]
+        before=verdict(others),
+        after=verdict(calibrated),
+        difference=compare(others, calibrated, names=("no calibration", method)),
+    )
+    if out is not None:
+        buffer = io.BytesIO()
+        np.savez(buffer, probs=calibrated.probs.numpy(), labels=calibrated.labels.numpy())
+        write_atomic(out, buffer.getvalue())
+    return judged
+
+
+def _nll(held_out: Predictions, fitted: torch.nn.Module) -> tuple[float, float]:
+    with torch.no_grad():
+        after = Predictions(fitted(held_out.log_probs), held_out.labels)
+    before, now = (float(losses(read_predictions(told)).mean()) for told in (held_out, after))
+    return before, now
+
+
+def _known(value: float) -> float | None:
+    """JSON knows no infinity."""
+    return value if math.isfinite(value) else None

@@ -1,0 +1,189 @@
+"""Verbs that look at what there is: runs, predictions in files, data, and everything by name."""
+
+from __future__ import annotations
+
+import json as _json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from balcal.cli.options import Device, Json, Kind, Labels, Offline, Quiet, app
+from balcal.cli.text import print_figures, print_list, print_method, print_table, say, show_metric
+
+
+@app.command()
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="A run folder, as printed by `balcal train`.")],
+    method: Annotated[str | None, typer.Option("--with", help="A post-hoc method to add, for example ts.")] = None,
+    shift: Annotated[bool, typer.Option("--shift", help="Also on corrupted test images, five severities.")] = False,
+    corruptions: Annotated[str, typer.Option(help="Which ones, joined by commas; else those of the data set.")] = "",
+    published: Annotated[bool, typer.Option("--published", help="Published files such as CIFAR-10-C.")] = False,
+    ood: Annotated[bool, typer.Option("--ood", help="Also against images from other data sets.")] = False,
+    against: Annotated[str, typer.Option(help="Which ones, joined by commas; else the data set's partners.")] = "",
+    human: Annotated[bool, typer.Option("--human", help="Also against what people saw (CIFAR-10H).")] = False,
+    device: Device = None,
+    offline: Offline = False,
+    quiet: Quiet = False,
+    json: Json = False,
+) -> None:
+    """Figures of a trained run on its test split, and beyond it."""
+    from balcal import registry
+    from balcal.cli.text import in_words
+    from balcal.evaluation.beyond import Asked, evaluate_beyond
+    from balcal.evaluation.judge import evaluate as evaluate_run
+    from balcal.runs import Run
+    from balcal.runtime.devices import pick_device
+
+    found, place = Run.at(run), pick_device(device)
+    asked = found.recipe.method + registry.method(method) if method else found.recipe.method
+    figures = evaluate_run(found, asked, place)
+    beyond = Asked(shift or bool(corruptions) or published, ood or bool(against), human, published)
+    beyond = beyond.naming(corruptions, against)
+    told = evaluate_beyond(found, asked, place, beyond, quiet)
+    print_figures(figures | told, json)
+    if told and not json:
+        say(f"\n{in_words(told)}")
+
+
+@app.command()
+def calibrate(
+    source: Annotated[str, typer.Argument(help="A run folder; or FILE.npz with held-out predictions to fit on.")],
+    method: Annotated[str, typer.Option("--with", help="ts, vs, ms, dirichlet, ets, isotonic, histogram, gamma, ...")],
+    apply: Annotated[str | None, typer.Option(help="FILE.npz to calibrate, when SOURCE is a file.")] = None,
+    labels: Labels = None,
+    kind: Kind = None,
+    out: Annotated[Path | None, typer.Option(help="Write the calibrated probabilities to this .npz.")] = None,
+    device: Device = None,
+    json: Json = False,
+) -> None:
+    """Fit a post-hoc method on held-out predictions, and show what it changes on others."""
+    from balcal import registry
+    from balcal.evaluation.judge import evaluate as evaluate_run
+    from balcal.runs import Run
+    from balcal.runtime.devices import pick_device
+
+    if Path(source).is_dir():
+        if apply or out:
+            raise typer.BadParameter("--apply and --out go with a file; a run has its own test split")
+        found = Run.at(Path(source))
+        print_figures(evaluate_run(found, found.recipe.method + registry.method(method), pick_device(device)), json)
+        return
+    from balcal.cli.predictions import calibrate_arrays
+
+    told = calibrate_arrays(source, method, apply, labels, kind, out)
+    say(_json.dumps(told.as_dict(), indent=2) if json else told)
+
+
+@app.command()
+def report(
+    source: Annotated[str, typer.Argument(help="A run folder, an arena's FILE.json, or FILE.npz with predictions.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Where to write it, FILE.html; beside the source if left out.")
+    ] = None,
+    method: Annotated[
+        str, typer.Option("--with", help="The post-hoc method to show beside the run as trained.")
+    ] = "ts",
+    offline: Offline = False,
+    json: Json = False,
+) -> None:
+    """One HTML page about a run or an arena, for people: it needs no other file and no network."""
+    from balcal.report import write_report
+
+    told = write_report(source, out, method)
+    say(_json.dumps(told, indent=2) if json else f"report: {told['report']} ({told['bytes'] / 1000:,.0f} kB)")
+
+
+@app.command()
+def export(
+    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    to: Annotated[str, typer.Option(help="onnx, torch-export or state")] = "onnx",
+    out: Annotated[Path | None, typer.Option(help="The file to write; in the run's folder if left out.")] = None,
+    method: Annotated[
+        str | None, typer.Option("--with", help="A post-hoc method to put inside, for example ts.")
+    ] = None,
+    most: Annotated[int | None, typer.Option(help="Verify on so many test images; all if left out.")] = None,
+    offline: Offline = False,
+    json: Json = False,
+) -> None:
+    """One file that takes raw pixels and says calibrated probabilities; verified, with a card of what it claims."""
+    from balcal.deploy.card import in_markdown
+    from balcal.deploy.export import export_run
+
+    card = export_run(run, to, out, method, most)
+    say(_json.dumps(card, indent=2) if json else f"{in_markdown(card)}\nfile: {card['file']}")
+
+
+@app.command()
+def data(
+    name: Annotated[str | None, typer.Argument(help="A task or a data set; all of them if left out.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write a contact sheet to this .png.")] = None,
+    offline: Offline = False,
+    json: Json = False,
+) -> None:
+    """What there is of a data set, fetched if need be: its files, how a task divides it, what it looks like."""
+    from balcal.cli.data import in_words, stock_list, take_stock
+
+    told = take_stock(name, out) if name else stock_list()
+    say(_json.dumps(told, indent=2, ensure_ascii=False) if json else in_words(told))
+
+
+@app.command()
+def audit(
+    predictions: Annotated[str, typer.Argument(help="FILE.npz (probs, log_probs or logits, and labels), or a run.")],
+    labels: Labels = None,
+    kind: Kind = None,
+    json: Json = False,
+) -> None:
+    """ECE as Guo et al., torchmetrics, netcal and the paper's code compute it, and why they differ."""
+    from balcal.evaluation.prediction_files import read_source
+    from balcal.metrics.audit import SAME
+    from balcal.metrics.audit import audit as audit_arrays
+
+    told = audit_arrays(**read_source(predictions, labels, kind).named())
+    if json:
+        say(_json.dumps(told.as_dict(), indent=2))
+        return
+    print_table(
+        ["convention", "ECE %", "differs", "why"],
+        [
+            [f.name, f"{f.value * 100:.3f}", f"{f.difference * 100:+.3f}" if abs(f.difference) >= SAME else "", f.why]
+            for f in told.findings
+        ],
+        f"{told.samples:,} samples, {told.classes} classes",
+    )
+    say(f"A perfect model with these confidences scores {told.floor_mean:.2%} on average, up to {told.floor_high:.2%}.")
+
+
+@app.command()
+def check(run: Annotated[Path, typer.Argument(help="A run folder.")], json: Json = False) -> None:
+    """Hold recipe, data, checkpoints, predictions and figures of a run against each other, by their digests."""
+    from balcal.evaluation.check_run import check_run
+
+    told = check_run(run)
+    say(_json.dumps(told.as_dict(), indent=2) if json else told)
+    if told.findings:
+        raise typer.Exit(1)
+
+
+@app.command(name="list")
+def list_(
+    kind: Annotated[str, typer.Argument(help="methods, tasks, datasets, backbones or metrics")] = "methods",
+    json: Json = False,
+) -> None:
+    """What there is, by name."""
+    print_list(kind, json)
+
+
+@app.command()
+def show(
+    method: Annotated[str, typer.Argument(help="A method, or several joined by +; or a metric.")], json: Json = False
+) -> None:
+    """What a method changes, with its settings and its formula; or what a metric measures."""
+    from balcal import registry
+
+    metrics = registry.table("metrics")
+    if method in metrics:
+        show_metric(method, metrics[method], json)
+    else:
+        print_method(method, json)

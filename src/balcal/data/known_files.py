@@ -1,0 +1,217 @@
+"""The files of each data set: their names in every form, where the authors publish them, and their checksums.
+
+Checksums are MD5 where that is what the authors (or Zenodo) publish, SHA-256 for the mosaics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from balcal.data import cifar, svhn
+from balcal.data import image_folders as imagenets
+from balcal.data.dataset import Parts
+from balcal.data.download import Download
+from balcal.data.locate import Form, Stored
+
+KRIZ = ("https://www.cs.toronto.edu/~kriz/", "https://cave.cs.toronto.edu/kriz/")
+"""two addresses of one server: the second is where the university moved it"""
+
+
+def _kriz(name: str, md5: str) -> tuple[Download, ...]:
+    return (Download(name, tuple(base + name for base in KRIZ), f"md5:{md5}"),)
+
+
+def _files(kind: str, checksums: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    return tuple((name, checksum and f"{kind}:{checksum}") for name, checksum in checksums.items())
+
+
+def _unknown(*names: str) -> tuple[tuple[str, str], ...]:
+    return tuple((name, "") for name in names)
+
+
+CIFAR10: Stored[Parts] = Stored(
+    "cifar10",
+    (
+        Form(
+            "cifar-10-batches-py",
+            _files(
+                "md5",
+                {
+                    "data_batch_1": "c99cafc152244af753f735de768cd75f",
+                    "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
+                    "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
+                    "data_batch_4": "634d18415352ddfa80567beed471001a",
+                    "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
+                    "test_batch": "40351d587109b95175f43aff81a1287e",
+                },
+            ),
+            cifar.batches_py,
+            _kriz("cifar-10-python.tar.gz", "c58f30108f718f92721af3b95e74349a"),
+        ),
+        Form(
+            "cifar-10-batches-bin",
+            _unknown(*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"),
+            cifar.batches_bin,
+            _kriz("cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530"),
+        ),
+        Form(
+            "cifar10",
+            _files(
+                "sha256",
+                {
+                    "train-1.webp": "33ee1170f92bf498b555fd84884f47b0fd5cf861cd8906ba0494510ca02d8860",
+                    "train-2.webp": "f0cd79b244135a07833be96f5a711f71baf12b52ebbb0558a5e2b87a0fb99d41",
+                    "train-3.webp": "0fc8b7a37cf952720a4edb4401b27e0ac02fc6d8ec3b7a3fc7e7065e74fb0ea8",
+                    "train-4.webp": "3b94be3871dce4b7effe0bd85d7fea95d53946968481a5d323db7a3fbeb0ea3e",
+                    "train-5.webp": "864b5f2f1384951903533f09e5daec38734f154bc6ec7267a7e8fb6008e3942d",
+                    "test.webp": "1925251749113162ebc2866d7e46840a66fa4573713aa743599fd9d0370e7362",
+                    "labels.npz": "b378158dd26d894336bd987b45841d5040553f03491da777b86bbf5d74da4e25",
+                },
+            ),
+            cifar.mosaics,
+        ),
+    ),
+    sizes=(50_000, 10_000),
+)
+
+CIFAR100: Stored[Parts] = Stored(
+    "cifar100",
+    (
+        Form(
+            "cifar-100-python",
+            _files(
+                "md5",
+                {"train": "16019d7e3df5f24257cddd939b257f8d", "test": "f0ef6b0ae62326f3e7ffdfab6717acfc"},
+            ),
+            cifar.cifar100_py,
+            _kriz("cifar-100-python.tar.gz", "eb9058c3a382ffc7106e4002c42a8d85"),
+        ),
+        Form(
+            "cifar-100-binary",
+            _files(
+                "md5",
+                {"train.bin": "6172c7755cfe09b2fe270c85cebc1b15", "test.bin": "4499cfba6c016c1be1438163640a0898"},
+            ),
+            cifar.cifar100_bin,
+            _kriz("cifar-100-binary.tar.gz", "03b5dce01913d631647c71ecec9e9cb8"),
+        ),
+        Form(
+            "cifar100",
+            _files(
+                "sha256",
+                {
+                    "train-1.jpg": "b76fcd7ba8399b2190810fe5124e5879a0da26147df014528d5fa75d3130f3c8",
+                    "train-2.jpg": "ca1dcb83093cda5f367a1689c95ae9ea994ca571ea6de6ce5de76090d40b80b3",
+                    "train-3.jpg": "0aa00f81ce3cc7802eeaf2378c408f0aa161d9981f00e4f4fc3947bf78500146",
+                    "train-4.jpg": "f5ee4049e8b8d2b02b45056c23f49bc41e70a8416f202771e1ae968c0c3518ad",
+                    "train-5.jpg": "e72bbeaa0cdb7ca7f9946c43f891fec465771e75c799dde58184b885ae0e1bf6",
+                    "test.webp": "0588fd527b48bf80c46bd6fa1459fc98024cf68f6781298036f8f87f89965303",
+                    "labels.npz": "0b40560e36e621a9296af9a92b469bdd4d6c7370e8440ed5cba330776d403b16",
+                },
+            ),
+            cifar.mosaics,
+        ),
+    ),
+    sizes=(50_000, 10_000),
+)
+
+CIFAR10H: Stored[NDArray[np.float64]] = Stored(
+    "cifar10h",
+    (
+        Form(
+            "cifar10h",
+            _files("sha256", {"cifar10h.npz": "81ada123a282e83bc1fa24707082939c492f65f7c4df74c1815e8f5c71309b1e"}),
+            cifar.read_votes,
+        ),
+        Form("cifar-10h/data", _unknown("cifar10h-counts.npy"), cifar.read_votes),
+    ),
+    terms="clone https://github.com/jcpeterson/cifar-10h, or ",
+)
+
+CIFAR10N: Stored[dict[str, NDArray[np.int64]]] = Stored(
+    "cifar10n",
+    (
+        Form(
+            "cifar10n",
+            _files("sha256", {"cifar10n.npz": "b623f628293f4509c91397735220e3c67b4362699adad568e5f23d7dacbc4760"}),
+            cifar.read_noisy,
+        ),
+        Form("cifar-10-100n/data", _unknown("CIFAR-10_human.pt"), cifar.read_noisy),
+    ),
+    terms="clone https://github.com/UCSC-REAL/cifar-10-100n, or ",
+)
+
+HOUSE_NUMBERS = {
+    "train_32x32.mat": "e26dedcc434d2e4c54c9b2d4a06d8373",
+    "test_32x32.mat": "eb5a983be6a315427106f1b164d9cef3",
+}
+SVHN: Stored[Parts] = Stored(
+    "svhn",
+    tuple(
+        Form(
+            folder,
+            _files("md5", HOUSE_NUMBERS),
+            svhn.cropped,
+            tuple(
+                Download(name, (f"http://ufldl.stanford.edu/housenumbers/{name}",), f"md5:{md5}")
+                for name, md5 in HOUSE_NUMBERS.items()
+            ),
+        )
+        for folder in (".", "svhn")
+    ),
+    sizes=(73_257, 26_032),
+)
+
+TINY_IMAGENET: Stored[Parts] = Stored(
+    "tiny-imagenet",
+    (
+        Form(
+            "tiny-imagenet-200",
+            _unknown("wnids.txt", "words.txt", "train", "val"),
+            imagenets.tiny,
+            (
+                Download(
+                    "tiny-imagenet-200.zip",
+                    (
+                        "http://cs231n.stanford.edu/tiny-imagenet-200.zip",
+                        "https://zenodo.org/records/10720917/files/tiny-imagenet-200.zip",
+                    ),
+                    "md5:90528d7ca1a48142e341f4ef8d21d0de",
+                ),
+            ),
+        ),
+    ),
+    sizes=(100_000, 10_000),
+)
+
+IMAGENET: Stored[Parts] = Stored(
+    "imagenet",
+    tuple(
+        Form(folder, _unknown("train", "val"), partial(imagenets.imagenet, side=224))
+        for folder in ("imagenet", "ILSVRC2012", "ILSVRC/Data/CLS-LOC")
+    ),
+    sizes=(1_281_167, 50_000),
+    terms="register at https://image-net.org, unpack the training and the validation archive, and ",
+)
+
+TEXTURES: Stored[Parts] = Stored(
+    "textures",
+    (
+        Form(
+            "textures32",
+            _files(
+                "sha256",
+                {
+                    "textures.webp": "3aedaf4356d7110f57d237880702d368b3626a67e299181f5c6523880937109d",
+                    "labels.npz": "a07bf4161a7b115fec98de9593b4d9f058aa2cf396f0c7f97e0c781a5376955a",
+                },
+            ),
+            cifar.textures,
+        ),
+    ),
+    sizes=(0, 1_200),
+)

@@ -1,0 +1,127 @@
+"""The calibration card: what an exported model claims, on which data, since when, and where the claim ends."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import time
+from typing import Any
+
+from balcal.core import Predictions
+from balcal.deploy.monitor import LEAST, Monitor
+from balcal.recipe import describe
+from balcal.runs import Run
+from balcal.runtime.names import as_code
+from balcal.runtime.names import in_markdown as text
+
+
+def card_of(
+    run: Run, figures: dict[str, Any], test: Predictions, shape: tuple[int, ...], classes: Any
+) -> dict[str, Any]:
+    """Plain data, from the figures of a run on its test role."""
+    from balcal import __version__
+
+    top = test.log_probs.max(1)
+    confidence = top.values.exp().double().clamp(max=1.0)
+    low, high = (round(float(confidence.quantile(q)), 4) for q in (0.01, 0.99))
+    recipe = run.recipe
+    return {
+        "what": f"{figures['task']} {figures['method']} seed {figures['seed']}",
+        "balcal": __version__,
+        "date": _now().isoformat(timespec="seconds"),
+        "classes": list(classes),
+        "input": {
+            "name": "images",
+            "type": "uint8",
+            "shape": ["N", *shape],
+            "meaning": "raw pixels, 0 to 255, RGB or grey",
+        },
+        "output": {"probs": "(N, K) float32", "log_probs": "(N, K) float32, their logarithms"},
+        "calibration": {k: v for k, v in figures["test"].items() if k not in ("resamples", "seed")},
+        "specification": figures["specification"]["ece"],
+        "posthoc": figures["posthoc"],
+        "fusion": figures["fusion"],
+        "dials": figures["dials"],
+        "valid": {
+            "for": "images drawn as those of the test role were; shifted or foreign images are not covered",
+            "confidences": [low, high],
+            "meaning": "98 % of the test images had a confidence in this range: outside of it there is little evidence",
+        },
+        "data": figures["data"],
+        "names": {
+            "task": recipe.task.name,
+            "method": recipe.method.name,
+            "seed": recipe.seed,
+            "overrides": list(recipe.overrides),
+            "posthoc": figures["posthoc"]["name"],
+        },
+        "recipe": describe(recipe),
+        "monitor": _reference(confidence.numpy(), (top.indices == test.labels).numpy()),
+        "run": recipe.address(),
+    }
+
+
+def _now() -> datetime.datetime:
+    """SOURCE_DATE_EPOCH, if set, makes two exports of one run the same file (reproducible-builds.org)."""
+    told = os.environ.get("SOURCE_DATE_EPOCH", "")
+    return datetime.datetime.fromtimestamp(int(told) if told.isdigit() else time.time(), datetime.UTC)
+
+
+def _reference(confidences: Any, correct: Any) -> dict[str, Any] | None:
+    """What is normal, for `balcal.Monitor.of`; nothing, of too few samples."""
+    return Monitor(confidences, correct).as_dict() if len(confidences) >= LEAST else None
+
+
+def in_markdown(card: dict[str, Any]) -> str:
+    """The card for people."""
+    told = card["calibration"]
+    nll, low, high = ("infinite" if x is None else f"{x:.4f}" for x in (told["nll"], *told["nll_interval"]))
+
+    def percent(value: float) -> str:
+        return f"{value * 100:.2f} %"
+
+    def bounds(name: str) -> str:
+        low, high = told[f"{name}_interval"]
+        return f"[{percent(low)}, {percent(high)}]"
+
+    lines = [
+        f"# {text(card['what'])}",
+        "",
+        f"Exported {card['date']} by balcal {card['balcal']} from {as_code(card['run'])}.",
+        "",
+        f"- **Input** `{card['input']['name']}`: {card['input']['type']} {tuple(card['input']['shape'])}, "
+        f"{card['input']['meaning']}. Normalisation is inside.",
+        f"- **Output** `probs` (N, {len(card['classes'])}), calibrated; `log_probs`, their logarithms.",
+        f"- **Classes** {', '.join(map(text, card['classes']))}",
+        f"- **Fusion** {card['fusion']}; **after training** {text(card['posthoc']['name'] or 'nothing')}; "
+        f"**dials** {card['dials'] or 'none'}",
+        "",
+        "| on the test role | | 95 % interval |",
+        "|---|---|---|",
+        f"| samples | {told['samples']:,} | |",
+        f"| accuracy | {percent(told['accuracy'])} | {bounds('accuracy')} |",
+        f"| mean confidence | {percent(told['mean_confidence'])} | |",
+        f"| ECE, {told['bins']} bins | {percent(told['ece'])} | {bounds('ece')} |",
+        f"| ECE of a perfect model | {percent(told['floor_mean'])} | up to {percent(told['floor_high'])} |",
+        f"| NLL | {nll} | [{low}, {high}] |",
+        "",
+        f"**Where this holds.** For {card['valid']['for']}. Confidences from {card['valid']['confidences'][0]} to "
+        f"{card['valid']['confidences'][1]}: {card['valid']['meaning']}.",
+        "",
+        "| role | samples | digest | use |",
+        "|---|---|---|---|",
+    ]
+    roles = card["data"]["roles"] if card["data"] else {}
+    lines += [
+        f"| {text(name)} | {r['samples']:,} | {as_code(r['digest'], cell=True)} | {text(r['use'])} |"
+        for name, r in roles.items()
+    ]
+    checked = card.get("verified")
+    if checked:
+        sizes = ", ".join(map(str, checked["batch_sizes"]))
+        lines += [
+            "",
+            f"Verified against the live model on {checked['images']:,} test images, in batches of {sizes}: no "
+            f"probability differs by more than {checked['largest_difference']:.1e}.",
+        ]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,228 @@
+"""Everything from raw pixels to calibrated probabilities in one module, ready to be traced.
+
+From a run folder to one file: ONNX, a torch.export program, or a state; each with its card, each verified.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from balcal import registry
+from balcal.build import as_method
+from balcal.core import BalcalError
+from balcal.data.batches import Pixels
+from balcal.deploy.card import card_of, in_markdown
+from balcal.deploy.predictor import CARD, Predictor, open_onnx, open_program, open_state
+from balcal.evaluation.judge import batches_of, calibrated_model, evaluate
+from balcal.evaluation.predict import predict_batches
+from balcal.model import Model
+from balcal.runs import Run
+from balcal.runtime.files import write_atomic
+from balcal.runtime.names import unknown
+
+INPUT, OUTPUTS = "images", ("probs", "log_probs")
+
+
+class Deployed(nn.Module):
+    """Bytes (N, H, W, C), as an image file holds them, in; probabilities and their logarithms (N, K) out.
+
+    Normalisation, resizing, network, fusion and post-hoc map are inside.
+    """
+
+    scale: Tensor
+    shift: Tensor
+
+    def __init__(self, model: Model, pixels: Pixels, shape: tuple[int, int, int]) -> None:
+        super().__init__()
+        self.model = model.eval()
+        self.shape = shape
+        self.register_buffer("scale", pixels.scale.clone())
+        self.register_buffer("shift", pixels.shift.clone())
+        resized = pixels.side is not None and shape[:2] != (pixels.side, pixels.side)
+        for name, length in (("rows", shape[0]), ("columns", shape[1])):
+            self.register_buffer(name, resizing(length, pixels.side) if resized and pixels.side else None)
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        seen = (images.to(self.scale.dtype) * self.scale - self.shift).permute(0, 3, 1, 2)
+        if self.rows is not None:
+            seen = self.rows @ seen @ self.columns.mT  # type: ignore[operator]
+        log_probs: Tensor = self.model(seen)
+        return log_probs.exp(), log_probs
+
+
+def resizing(length: int, side: int) -> Tensor:
+    """The matrix (side, length) that resizes one axis as `Pixels` does: bicubic resizing is linear, axis by axis.
+
+    >>> resizing(4, 2).sum(1)
+    tensor([1., 1.])
+    """
+    unit = torch.eye(length)[None, None]
+    size = (side, length)
+    resized: Tensor = nn.functional.interpolate(unit, size, mode="bicubic", align_corners=False, antialias=True)
+    return resized[0, 0]
+
+
+BATCHES = (1, 7, 256)
+TOLERANCE = 1e-5
+WITHOUT_ONNX = "export to ONNX needs onnx, onnxruntime and onnxscript: pip install 'balcal[onnx]'"
+
+
+def export_run(
+    path: str | Path,
+    to: str = "onnx",
+    out: str | Path | None = None,
+    posthoc: str | None = None,
+    most: int | None = None,
+) -> dict[str, Any]:
+    """Write the model of a run as one file, and its card beside it; returns the card, and where the file is.
+
+    Before anything is written, the file's content is opened as a user would and compared with the live model: on all
+    test images, or the first `most` of them, in batches of 1, 7 and 256.
+    """
+    if to not in KINDS:
+        raise BalcalError(unknown("kind of export", to, KINDS))
+    run = Run.at(Path(path))
+    with run.in_use():
+        return _export(run, KINDS[to], out, posthoc, most)
+
+
+def _export(run: Run, kind: Kind, out: str | Path | None, posthoc: str | None, most: int | None) -> dict[str, Any]:
+    cpu = torch.device("cpu")
+    method = as_method(run.recipe.method + registry.method(posthoc) if posthoc else run.recipe.method)
+    figures = evaluate(run, method, cpu)
+    model, splits = calibrated_model(run, method, cpu)
+    live = predict_batches(model, batches_of(run, splits.test, cpu), role="test")
+    dataset = registry.dataset(run.recipe.task.dataset)
+    pixels = Pixels.of(dataset, cpu, side=run.recipe.task.side)
+    height, width, channels = splits.test.shape[1:]
+    deployed = Deployed(model, pixels, (height, width, channels)).eval()
+    made = _traced(kind, deployed, f"{method}")
+    card = card_of(run, figures, live, deployed.shape, dataset.names() if dataset.names else dataset.classes)
+    images = splits.test.images[:most].numpy()
+    card["verified"] = verified(kind.open(kind.pack(made, card)), images, live.probs[:most].numpy())
+    file = Path(out) if out else run.path / f"model{kind.suffix}"
+    write_atomic(file, kind.pack(made, card))
+    write_atomic(file.with_name(f"{file.name}.card.json"), (json.dumps(card, indent=2) + "\n").encode())
+    write_atomic(file.with_name(f"{file.name}.card.md"), in_markdown(card).encode())
+    return card | {"file": str(file)}
+
+
+def verified(predictor: Predictor, images: NDArray[np.uint8], expected: NDArray[Any]) -> dict[str, Any]:
+    """How far the file's probabilities are from the live model's, at most, in batches of every size."""
+    largest = 0.0
+    for size in BATCHES:
+        told = predictor.predict_proba(images, batch_size=size)
+        largest = max(largest, float(np.abs(told - expected).max()))
+    if not largest <= TOLERANCE:
+        raise BalcalError(
+            f"the exported model differs from the live one by {largest:.1e} in some probability: "
+            "nothing was written; export it to another kind (--to state)"
+        )
+    return {"images": len(images), "batch_sizes": list(BATCHES), "largest_difference": largest}
+
+
+def _traced(kind: Kind, deployed: Deployed, name: str) -> Any:
+    height, width, channels = deployed.shape
+    example = torch.randint(256, (3, height, width, channels), dtype=torch.uint8)
+    try:
+        with quietly(), torch.no_grad():
+            return kind.trace(deployed, example)
+    except (BalcalError, ImportError):
+        raise
+    except Exception as error:
+        raise BalcalError(
+            f"`{name}` cannot be made a graph of this kind ({type(error).__name__}): "
+            "export it with --to state, or with another post-hoc method"
+        ) from error
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """The tracers talk about their insides, and about torchvision's absence."""
+    talk = logging.getLogger("torch.onnx")
+    before = talk.level
+    talk.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        talk.setLevel(before)
+
+
+def _program(deployed: Deployed, example: torch.Tensor) -> Any:
+    batch = torch.export.Dim("batch", min=1)
+    return torch.export.export(deployed, (example,), dynamic_shapes={INPUT: {0: batch}})
+
+
+def _onnx(deployed: Deployed, example: torch.Tensor) -> Any:
+    try:
+        import onnxruntime  # noqa: F401
+        import onnxscript  # noqa: F401
+    except ImportError:
+        raise BalcalError(WITHOUT_ONNX) from None
+    made = torch.onnx.export(
+        _program(deployed, example),
+        (),
+        input_names=[INPUT],
+        output_names=list(OUTPUTS),
+        dynamo=True,
+        external_data=False,
+        verbose=False,
+    )
+    if made is None:
+        raise BalcalError("the ONNX exporter gave nothing: export with --to torch-export")
+    return made.model_proto
+
+
+def _pack_onnx(proto: Any, card: dict[str, Any]) -> bytes:
+    import onnx
+
+    onnx.helper.set_model_props(proto, {CARD: json.dumps(card), f"{CARD}.md": in_markdown(card)})
+    content: bytes = proto.SerializeToString()
+    return content
+
+
+def _pack_program(program: Any, card: dict[str, Any]) -> bytes:
+    buffer = io.BytesIO()
+    with quietly():
+        torch.export.save(program, buffer, extra_files={CARD: json.dumps(card)})
+    return buffer.getvalue()
+
+
+def _pack_state(deployed: Deployed, card: dict[str, Any]) -> bytes:
+    buffer = io.BytesIO()
+    torch.save({CARD: json.dumps(card), "state": deployed.model.state_dict()}, buffer)
+    return buffer.getvalue()
+
+
+def _as_it_is(deployed: Deployed, example: torch.Tensor) -> Deployed:
+    return deployed
+
+
+class Kind(NamedTuple):
+    """A kind of file: how it is named, made and opened."""
+
+    suffix: str
+    trace: Callable[[Deployed, torch.Tensor], Any]
+    pack: Callable[[Any, dict[str, Any]], bytes]
+    open: Callable[[bytes], Predictor]
+
+
+KINDS = {
+    "onnx": Kind(".onnx", _onnx, _pack_onnx, open_onnx),
+    "torch-export": Kind(".pt2", _program, _pack_program, open_program),
+    "state": Kind(".pt", _as_it_is, _pack_state, open_state),
+}

@@ -1,0 +1,210 @@
+"""Watch a model in use: an alarm when its confidence, or its calibration, drifts by more than sampling explains.
+
+A gambler bets against "nothing has changed" (`deploy/betting.py`): the probability of a false alarm is bounded over
+the whole stream, however long it is and however often one looks. What is normal is learnt from a held-out reference;
+its own uncertainty is paid for out of the same alpha.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from balcal.core import BalcalError
+from balcal.deploy.betting import LONGEST, Floats, Watch, lower_bound
+from balcal.runtime.values import as_tensor, check_choice, check_number, check_whole, plain_list, plain_record
+
+LEAST = 100
+"""samples of a reference"""
+FOR_REFERENCE = 0.2
+"""of alpha: what may be lost on the reference being unlucky"""
+LEAST_ALPHA = 1e-12
+MOST_BANDS = 1000
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """What drifted, in which direction, and at which sample that was certain enough."""
+
+    what: str
+    direction: Literal["up", "down"]
+    at: int
+    """samples that this watch had seen"""
+    recent: float
+    """mean of the last few hundred values"""
+    expected: tuple[float, float]
+
+    @staticmethod
+    def of(told: Any) -> Alarm:
+        """From plain data, checked."""
+        alarm = Alarm(**plain_record(told, Alarm))
+        if not isinstance(alarm.what, str) or len(plain_list(alarm.expected, "expected")) != 2:
+            raise BalcalError("an alarm says what drifted, and the two ends of what was expected")
+        check_choice(alarm.direction, "direction", ("up", "down"))
+        check_whole(alarm.at, "at", 1, LONGEST)
+        low, high = (check_number(end, "expected", -1, 1) for end in alarm.expected)
+        return Alarm(alarm.what, alarm.direction, alarm.at, check_number(alarm.recent, "recent", -1, 1), (low, high))
+
+    def __str__(self) -> str:
+        low, high = self.expected
+        return (
+            f"{self.what} went {self.direction}: {self.recent:+.3f} lately, [{low:+.3f}, {high:+.3f}] expected; "
+            f"certain after {self.at:,} samples"
+        )
+
+
+class Monitor:
+    """Tell it what the model says, and what was true once that is known; it speaks up when something has drifted.
+
+    `confidences` and `correct` are of a held-out reference. `alpha` bounds the probability of any false alarm, ever.
+    A drift of less than `tolerance` does not matter. Calibration is watched overall and in `bands` of confidence.
+
+    >>> rng = np.random.default_rng(0)
+    >>> c = rng.beta(8, 1, 4000)
+    >>> monitor = Monitor(c, rng.random(4000) < c)
+    >>> monitor.see(rng.beta(8, 1, 5000))
+    []
+    >>> print(monitor.see(rng.beta(8, 1, 1000) - 0.05)[0])
+    confidence went down: +0.87... lately, [+0.88..., +0.89...] expected; certain after 5,0... samples
+    """
+
+    def __init__(
+        self,
+        confidences: ArrayLike,
+        correct: ArrayLike | None = None,
+        alpha: float = 0.05,
+        tolerance: float = 0.0,
+        bands: int = 3,
+    ) -> None:
+        check_alpha(alpha)
+        if not 0 <= check_number(tolerance, "tolerance") < 1:
+            raise BalcalError(
+                f"tolerance must be at least 0 and below 1, not {tolerance}: from 1 on nothing is a drift"
+            )
+        check_whole(bands, "the number of bands", 1, MOST_BANDS)
+        c = _checked(confidences)
+        if len(c) < LEAST:
+            raise BalcalError(f"a reference of {len(c)} samples says too little: bring at least {LEAST}")
+        right = None if correct is None else _outcomes(correct, c)
+        inner = (
+            np.unique(np.quantile(c, np.arange(1, bands) / bands)) if right is not None and bands > 1 else np.array([])
+        )
+        self.edges = [float(edge) for edge in inner if c.min() < edge < c.max()]
+        self.alpha, self.alarms = alpha, list[Alarm]()
+        parts: dict[str, Floats] = {"confidence": c}
+        if right is not None:
+            parts |= self._gaps(c, right)
+        delta = alpha * FOR_REFERENCE / (2 * len(parts))
+        self.watches = [
+            Watch(
+                name,
+                max(0.0, lower_bound(x, delta) - tolerance * (1 if name == "confidence" else 0.5)),
+                min(1.0, 1 - lower_bound(1 - x, delta) + tolerance * (1 if name == "confidence" else 0.5)),
+            )
+            for name, x in parts.items()
+        ]
+
+    @property
+    def limit(self) -> float:
+        """The wealth that a gambler must reach: together they may cry wolf with probability alpha."""
+        return 2 * len(self.watches) / (self.alpha * (1 - FOR_REFERENCE))
+
+    def see(self, confidences: ArrayLike) -> list[Alarm]:
+        """Confidences of predictions, in the order in which they were made; returns new alarms."""
+        return self._fed({"confidence": _checked(confidences)})
+
+    def learn(self, confidences: ArrayLike, correct: ArrayLike) -> list[Alarm]:
+        """Predictions whose labels have arrived: how confident they were, and whether they were right."""
+        if len(self.watches) == 1:
+            raise BalcalError(
+                "this monitor's reference had no labels, so calibration is not watched: make it with "
+                "Monitor(confidences, correct)"
+            )
+        c = _checked(confidences)
+        return self._fed(self._gaps(c, _outcomes(correct, c)))
+
+    def _gaps(self, c: Floats, right: Floats) -> dict[str, Floats]:
+        """How far being right exceeds confidence, from [-1, 1] to [0, 1]: everywhere, and in bands of confidence."""
+        gaps = (right - c + 1) / 2
+        parts = {"calibration": gaps}
+        bounds = [0.0, *self.edges, 1.0]
+        digits = next((d for d in range(3, 17) if len({f"{x:.{d}f}" for x in bounds}) == len(bounds)), None)
+        for low, high in pairwise(bounds) if self.edges else ():
+            inside = (c > low) & (c <= high) | (c == low) & (low == 0)
+            ends = (repr(x) if digits is None else f"{x:.{digits}f}" for x in (low, high))
+            parts["calibration from {} to {}".format(*ends)] = gaps[inside]
+        return parts
+
+    def _fed(self, parts: dict[str, Floats]) -> list[Alarm]:
+        new = []
+        for watch in self.watches:
+            for direction, at, recent in watch.add(parts.get(watch.name, np.zeros(0)), self.limit):
+                told = (recent, watch.low, watch.high)
+                mean, low, high = told if watch.name == "confidence" else (2 * x - 1 for x in told)
+                new.append(Alarm(watch.name, direction, at, mean, (low, high)))
+        self.alarms += new
+        return new
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it as plain data: a few hundred numbers, however long the stream was."""
+        return {
+            "alpha": self.alpha,
+            "edges": self.edges,
+            "watches": [asdict(watch) for watch in self.watches],
+            "alarms": [asdict(alarm) for alarm in self.alarms],
+        }
+
+    @staticmethod
+    def of(told: Mapping[str, Any]) -> Monitor:
+        """From `as_dict`, also after a journey through JSON: goes on where it was."""
+        try:
+            return _restored(told)
+        except BalcalError as error:
+            raise BalcalError(f"this is not a monitor as `as_dict` told it: {error}") from None
+
+
+def _restored(told: Any) -> Monitor:
+    names = {"alpha", "edges", "watches", "alarms"}
+    if not isinstance(told, Mapping) or not names <= set(told):
+        raise BalcalError(f"it must have {', '.join(sorted(names))}")
+    monitor = Monitor.__new__(Monitor)
+    check_alpha(told["alpha"])
+    monitor.alpha = told["alpha"]
+    monitor.edges = [check_number(edge, "edges", 0, 1) for edge in plain_list(told["edges"], "edges")]
+    if any(low >= high for low, high in pairwise([0.0, *monitor.edges, 1.0])):
+        raise BalcalError("its edges must rise between 0 and 1")
+    monitor.watches = [Watch.of(watch) for watch in plain_list(told["watches"], "watches")]
+    monitor.alarms = [Alarm.of(alarm) for alarm in plain_list(told["alarms"], "alarms")]
+    known, nothing = [watch.name for watch in monitor.watches], np.zeros(0)
+    all_of_them = ["confidence", *monitor._gaps(nothing, nothing)]
+    if known != all_of_them and (known != all_of_them[:1] or monitor.edges):
+        raise BalcalError("its watches are not those of its edges")
+    return monitor
+
+
+def check_alpha(alpha: Any) -> None:
+    if not LEAST_ALPHA <= check_number(alpha, "alpha") < 1:
+        raise BalcalError(f"alpha must lie between 0 and 1 ({LEAST_ALPHA:g} at least), not {alpha}")
+
+
+def _checked(confidences: ArrayLike) -> Floats:
+    c: Floats = np.atleast_1d(as_tensor(confidences, "the confidences").cpu().double().numpy())
+    if c.ndim != 1 or not bool(np.all((c >= 0) & (c <= 1))):
+        raise BalcalError(
+            "confidences must be a list of numbers from 0 to 1: the largest probability of each prediction"
+        )
+    return c
+
+
+def _outcomes(correct: ArrayLike, confidences: Floats) -> Floats:
+    right: Floats = np.atleast_1d(as_tensor(correct, "correct").cpu().double().numpy())
+    if right.shape != confidences.shape or not bool(np.isin(right, (0, 1)).all()):
+        raise BalcalError(
+            "correct must say true or false (1 or 0) for each confidence: whether the prediction was right"
+        )
+    return right

@@ -1,0 +1,170 @@
+"""Use what was exported: `balcal.load("model.onnx")` gives a predictor, and nothing that trains is imported for it."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from balcal.core import BalcalError
+
+if TYPE_CHECKING:
+    from balcal.model import Model
+
+CARD = "balcal.card"
+"""under which the card is found inside an exported file"""
+
+Probs = NDArray[np.float32]
+
+
+@dataclass(frozen=True, eq=False)
+class Predictor:
+    """Images as bytes (N, H, W, C) in, calibrated probabilities (N, K) out; `card` says what that means."""
+
+    run: Callable[[NDArray[np.uint8]], Probs]
+    card: dict[str, Any]
+
+    @property
+    def classes(self) -> list[str]:
+        names: list[str] = self.card["classes"]
+        return names
+
+    def predict_proba(self, images: Any, batch_size: int = 256) -> Probs:
+        """Probabilities of raw pixels, 0 to 255; one image (H, W, C) is a batch of one, and grey needs no C."""
+        pixels = self._checked(np.asarray(images))
+        parts = [self.run(pixels[i : i + batch_size]) for i in range(0, len(pixels), batch_size)]
+        return np.concatenate(parts) if parts else np.zeros((0, len(self.classes)), np.float32)
+
+    __call__ = predict_proba
+
+    def predict(self, images: Any) -> list[str]:
+        """The name of the likeliest class, for each image."""
+        return [self.classes[k] for k in self.predict_proba(images).argmax(1)]
+
+    def _checked(self, images: NDArray[Any]) -> NDArray[np.uint8]:
+        height, width, channels = self.card["input"]["shape"][1:]
+        if channels == 1 and images.shape[-2:] == (height, width):
+            images = images[..., None]
+        if images.ndim == 3:
+            images = images[None]
+        if images.dtype != np.uint8 or images.shape[1:] != (height, width, channels):
+            raise BalcalError(
+                f"this model takes bytes (N, {height}, {width}, {channels}), raw pixels from 0 to 255, "
+                f"not {images.dtype} {images.shape}"
+            )
+        return np.ascontiguousarray(images)
+
+
+def open_onnx(content: bytes) -> Predictor:
+    try:
+        import onnxruntime
+    except ImportError:
+        raise BalcalError("to run an ONNX file, pip install onnxruntime") from None
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    card = session.get_modelmeta().custom_metadata_map.get(CARD)
+    (name,) = (given.name for given in session.get_inputs())
+
+    def run(images: NDArray[np.uint8]) -> Probs:
+        probs: Probs = session.run(["probs"], {name: images})[0]
+        return probs
+
+    return Predictor(run, _read(card))
+
+
+def open_program(content: bytes) -> Predictor:
+    """Only for content that is trusted: torch.export.load unpickles parts of it, and a pickle is a program."""
+    import torch
+
+    extra = {CARD: ""}
+    module = torch.export.load(io.BytesIO(content), extra_files=extra).module()
+    return Predictor(_by_torch(module), _read(extra[CARD]))
+
+
+def open_state(content: bytes) -> Predictor:
+    import torch
+
+    from balcal import registry
+    from balcal.build import build
+    from balcal.data.batches import Pixels
+    from balcal.deploy.export import Deployed
+
+    saved = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    if not isinstance(saved, dict) or CARD not in saved:
+        raise BalcalError("this .pt file was not written by `balcal export`: it has no card")
+    card = _read(saved[CARD])
+    names = card["names"]
+    method = "+".join(filter(None, (names["method"], names["posthoc"])))
+    recipe = registry.recipe(names["task"], method, names["seed"], names["overrides"])
+    model = build(recipe, weights=False)
+    model.load_state_dict(saved["state"])
+    dataset = registry.dataset(recipe.task.dataset)
+    pixels = Pixels.of(dataset, torch.device("cpu"), side=recipe.task.side)
+    height, width, channels = card["input"]["shape"][1:]
+    return Predictor(_by_torch(Deployed(model, pixels, (height, width, channels))), card)
+
+
+def _by_torch(module: Callable[..., Any]) -> Callable[[NDArray[np.uint8]], Probs]:
+    import torch
+
+    def run(images: NDArray[np.uint8]) -> Probs:
+        with torch.no_grad():
+            probs: Probs = module(torch.from_numpy(images))[0].numpy()
+        return probs
+
+    return run
+
+
+def _read(card: str | None) -> dict[str, Any]:
+    if not card:
+        raise BalcalError("this file was not written by `balcal export`: it has no card")
+    told = json.loads(card)
+    height, width, channels = told["input"]["shape"][1:]
+    if not (isinstance(told["classes"], list) and all(isinstance(n, int) for n in (height, width, channels))):
+        raise BalcalError("the card in this file is not one of `balcal export`: export the run again")
+    checked: dict[str, Any] = told
+    return checked
+
+
+OPENERS = {".onnx": open_onnx, ".pt2": open_program, ".pt": open_state}
+
+
+def load(
+    path: str | Path, posthoc: str | None = None, device: str | None = None, *, trusted: bool = False
+) -> Model | Predictor:
+    """The model of a run folder, or a predictor of an exported file.
+
+    For a run, `posthoc="ts"` fits that on its calibration split. A `.pt2` can hold code that runs while it is opened:
+    it is opened with `trusted=True` only. An `.onnx` or `.pt` holds none.
+    """
+    place = Path(path)
+    if place.suffix not in OPENERS or place.is_dir():
+        from balcal.evaluation.judge import load as load_run
+
+        return load_run(place, posthoc, device)
+    if posthoc is not None:
+        raise BalcalError(f"{path} is exported: its post-hoc map is inside; export the run again with --with {posthoc}")
+    if place.suffix == ".pt2" and not trusted:
+        raise BalcalError(
+            f"{path} is not opened, because a .pt2 can hold code that runs when it is opened: pass trusted=True if you "
+            "trust its author, or export the run to onnx or state"
+        )
+    try:
+        if place.exists() and not place.is_file():  # a named pipe would be waited for
+            raise BalcalError(f"{path} is no regular file")
+        content = place.read_bytes()
+    except OSError as error:
+        raise BalcalError(f"cannot read {path} ({error.strerror})") from None
+    try:
+        return OPENERS[place.suffix](content)
+    except BalcalError:
+        raise
+    except Exception as error:
+        raise BalcalError(f"{path} cannot be opened ({type(error).__name__}): it is damaged") from None

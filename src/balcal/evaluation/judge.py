@@ -1,0 +1,192 @@
+"""From a run to predictions, from predictions to figures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import nn
+
+from balcal import registry
+from balcal.build import as_method, build
+from balcal.core import BalcalError, Predictions, ReadsOutputs
+from balcal.data.batches import MemoryBatches, Pixels
+from balcal.data.dataset import ImageSet, Splits, check_split, keep, split_off
+from balcal.data.splits import manifest
+from balcal.evaluation.predict import fit_posthoc, predict_batches
+from balcal.metrics.summary import summary
+from balcal.metrics.verdict import compare, verdict
+from balcal.model import Model
+from balcal.recipe import Method, Task, describe
+from balcal.runs import Run
+from balcal.runtime.devices import pick_device
+from balcal.runtime.randomness import own_randomness
+
+
+def load(path: str | Path, posthoc: str | None = None, device: str | None = None) -> Model:
+    """The trained model of a run folder, ready for use; `posthoc="ts"` fits that on the run's calibration split."""
+    run, place = Run.at(Path(path)), pick_device(device)
+    if posthoc is None:
+        return load_chosen(run, run.recipe.method, place).eval()
+    model, _ = calibrated_model(run, run.recipe.method + registry.method(posthoc), place)
+    return model.eval()
+
+
+def load_chosen(run: Run, method: Method, device: torch.device) -> Model:
+    model = build(run.recipe, weights=False).to(device)
+    weights = run.load_weights(as_method(method).select(run.ending().history))
+    try:
+        model.load_state_dict(weights)
+    except (RuntimeError, AttributeError, TypeError):
+        raise BalcalError(
+            f"the weights in {run.checkpoints} do not fit the network of its recipe: train it again"
+        ) from None
+    return model
+
+
+def load_splits(task: Task) -> Splits:
+    """The task's images in their roles."""
+    dataset = registry.dataset(task.dataset)
+    whole, test = dataset.load()
+    for name, part in (("training", whole), ("test", test)):
+        check_split(part, dataset.num_classes, f"the {name} part of {dataset.name}")
+    train, val = split_off(whole, task.val_size, dataset.num_classes, task.split_seed)
+    calibrate = val
+    if task.calibrate_size:
+        train, calibrate = split_off(train, task.calibrate_size, dataset.num_classes, task.split_seed + 1)
+    if task.train_size is not None:  # last, so that it changes no other role
+        train = keep(train, task.train_size, dataset.num_classes, task.split_seed + 2)
+    return Splits(train, val, calibrate, test)
+
+
+def evaluate(run: Run, method: Method, device: torch.device) -> dict[str, Any]:
+    """Figures of a trained run on its test split, after the method's post-hoc map, fitted on the calibration split."""
+    with run.in_use():
+        return _evaluate(run, as_method(method), device)
+
+
+def _evaluate(run: Run, method: Method, device: torch.device) -> dict[str, Any]:
+    run.write_for_people()
+    history = run.ending().history
+    epoch = method.select(history)
+    fitted, test, before = calibrated_predictions(run, method, device)
+    after = added_by(run, method)
+    posthoc = {"name": method.changes.get("posthoc"), "spec": describe(method.posthoc), "fitted_on": "calibrate"}
+    figures = {
+        "task": run.recipe.task.name,
+        "method": run.recipe.method.name + after,
+        "seed": run.recipe.seed,
+        "epoch": epoch,
+        "posthoc": posthoc | _state(fitted),
+        "dials": {k: history[epoch][k] for k in ("gamma", "beta") if k in history[epoch]},
+        "fusion": getattr(run.recipe.method.head, "fusion", "probs"),
+        "test": verdict(test).as_dict(),
+        "metrics": summary(log_probs=test.log_probs, labels=test.labels),
+        "specification": _specification(method.changes.get("posthoc")),
+        "data": run.data(),
+    }
+    if "posthoc" in method.changes:
+        names = (run.recipe.method.name, run.recipe.method.name + after)
+        figures["against_uncalibrated"] = compare(before, test, names).as_dict()
+    run.write_figures(f"metrics{after}", figures, method, epoch)
+    return figures | {"run": str(run.path)}
+
+
+def added_by(run: Run, method: Method) -> str:
+    """What the method has beyond what the run was trained with: `+ts`, or nothing."""
+    later = [name for role, name in method.changes.items() if role not in run.recipe.method.changes]
+    return "".join(f"+{name}" for name in later)
+
+
+def _specification(posthoc: str | None) -> dict[str, Any]:
+    """What each figure means: how it is computed, on which split, after which post-hoc map."""
+    where = {"split": "test", "posthoc": posthoc}
+    return {name: metric.described() | where for name, metric in registry.table("metrics").items()}
+
+
+def _state(fitted: nn.Module) -> dict[str, Any]:
+    """The fitted numbers, where they are few enough to be read; else how many there are."""
+    return {
+        name: value.tolist() if value.numel() <= 64 else f"{value.numel()} numbers of shape {tuple(value.shape)}"
+        for name, value in fitted.state_dict().items()
+    }
+
+
+def calibrated_model(run: Run, method: Method, device: torch.device) -> tuple[Model, Splits]:
+    """The chosen model with its post-hoc map fitted on the calibration split."""
+    model, splits = load_chosen(run, method, device), load_splits(run.recipe.task)
+    run.check_data(manifest(splits))
+    model.posthoc = fit_posthoc(model, method.posthoc, batches_of(run, splits.calibrate, device)).to(device)
+    return model, splits
+
+
+def calibrated_predictions(
+    run: Run, method: Method, device: torch.device
+) -> tuple[nn.Module, Predictions, Predictions]:
+    """(the fitted map, test predictions after it, and before it)."""
+    held_out, test = predictions_of(run, method, device)
+    if isinstance(method.posthoc, ReadsOutputs):
+        model, splits = calibrated_model(run, method, device)
+        return model.posthoc, predict_batches(model, batches_of(run, splits.test, device), role="test"), test
+    held_out = held_out.for_fitting()
+    fitted = method.posthoc.fit(held_out.log_probs, held_out.labels)
+    return fitted, Predictions(fitted(test.log_probs), test.labels, "test"), test
+
+
+def predictions_of(run: Run, method: Method, device: torch.device) -> tuple[Predictions, Predictions]:
+    """(calibration, test) predictions before any post-hoc map: read from the run, or computed once and kept."""
+    history = run.ending().history
+    epoch, usual = (as_method(m).select(history) for m in (method, run.recipe.method))
+    names = ("calibrate" if run.recipe.task.calibrate_size else "val", "test")
+    stems = [name if epoch == usual else f"{name}-e{epoch:04d}" for name in names]
+    made = [
+        run.made_from(stem, epoch, data=run.ending().digest(role))
+        for stem, role in zip(stems, ("calibrate", "test"), strict=True)
+    ]
+    kept = [run.load_predictions(stem, expected) for stem, expected in zip(stems, made, strict=True)]
+    if kept[0] is not None and kept[1] is not None:
+        return kept[0], kept[1]
+    model = load_chosen(run, method, device)
+    splits = load_splits(run.recipe.task)
+    run.check_data(manifest(splits))
+    held_out, test = (
+        predict_batches(model, batches_of(run, part, device), role=role)
+        for part, role in ((splits.calibrate, "calibrate"), (splits.test, "test"))
+    )
+    for stem, predictions, expected in zip(stems, (held_out, test), made, strict=True):
+        run.save_predictions(stem, predictions, expected)
+    return held_out, test
+
+
+@torch.no_grad()
+def branch_predictions(run: Run, device: torch.device) -> list[Predictions]:
+    """What each branch of the chosen model says of the test split by itself; nothing, where there is only one.
+
+    Read from the run, or computed once and kept.
+    """
+    model = load_chosen(run, run.recipe.method, device).eval()
+    count = len(model.head.weights)
+    if count == 1:
+        return []
+    stems = [f"test-branch{number}" for number in range(count)]
+    made = [run.made_from(stem, part=f"{number} of {count}") for number, stem in enumerate(stems, 1)]
+    kept = [run.load_predictions(stem, expected) for stem, expected in zip(stems, made, strict=True)]
+    if None not in kept:
+        return cast(list[Predictions], kept)
+    splits = load_splits(run.recipe.task)
+    run.check_data(manifest(splits))
+    told, labels = [], []
+    with own_randomness():
+        for x, y in batches_of(run, splits.test, device).epoch(0):
+            told.append(model(x, branches=True).logits.log_softmax(-1).cpu())
+            labels.append(y.cpu())
+    branches = [Predictions(table, torch.cat(labels), "test") for table in torch.cat(told, dim=1)]
+    for stem, predictions, expected in zip(stems, branches, made, strict=True):
+        run.save_predictions(stem, predictions, expected)
+    return branches
+
+
+def batches_of(run: Run, part: ImageSet, device: torch.device) -> MemoryBatches:
+    pixels = Pixels.of(registry.dataset(run.recipe.task.dataset), device, side=run.recipe.task.side)
+    return MemoryBatches(part.to(device), pixels, 2 * run.recipe.task.plan.batch_size)

@@ -1,0 +1,109 @@
+"""Asking a trained run about other images than its test split, and keeping what it said.
+
+Every set of predictions is stored in the run as soon as it is there, before any post-hoc map that works on predictions;
+so an evaluation that was interrupted goes on where it was, and another post-hoc method asks the network nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+
+from balcal.build import as_method
+from balcal.core import BalcalError, Outputs, OutputsMap, Predictions, ReadsOutputs
+from balcal.data.dataset import ImageSet, Splits
+from balcal.data.splits import digest, manifest
+from balcal.evaluation.judge import batches_of, calibrated_model, calibrated_predictions, load_chosen, load_splits
+from balcal.model import Model
+from balcal.recipe import Method, fingerprint
+from balcal.runs import Run
+from balcal.runtime.provenance import MadeFrom
+from balcal.runtime.randomness import own_randomness
+
+
+class Sitting:
+    """One run under one method, on one device. Network and images are loaded when they are first needed."""
+
+    def __init__(self, run: Run, method: Method, device: torch.device) -> None:
+        self.run, self.method, self.device = run, as_method(method), device
+        self.epoch = self.method.select(run.ending().history)
+        self.suffix = "" if self.epoch == run.chosen else f"-e{self.epoch:04d}"
+        self.posthoc = ""
+        if isinstance(self.method.posthoc, ReadsOutputs):
+            self.suffix += f"+{self.method.changes['posthoc']}"
+            self.posthoc = fingerprint(self.method.posthoc)
+
+    @cached_property
+    def splits(self) -> Splits:
+        splits = load_splits(self.run.recipe.task)
+        self.run.check_data(manifest(splits))
+        return splits
+
+    @cached_property
+    def model(self) -> Model:
+        if isinstance(self.method.posthoc, ReadsOutputs):
+            return calibrated_model(self.run, self.method, self.device)[0]
+        return load_chosen(self.run, self.method, self.device)
+
+    @cached_property
+    def _calibrated(self) -> tuple[nn.Module, Predictions]:
+        fitted, test, _ = calibrated_predictions(self.run, self.method, self.device)
+        return nn.Identity() if isinstance(fitted, OutputsMap) else fitted, test
+
+    def test(self) -> Predictions:
+        """What the run says of its test split, after its post-hoc map."""
+        return self._calibrated[1]
+
+    def _stored(self, stem: str) -> Predictions | None:
+        return self.run.load_predictions(stem, self._made(stem, ""))
+
+    def _made(self, stem: str, data: str) -> MadeFrom:
+        return self.run.made_from(stem, self.epoch, data=data, posthoc=self.posthoc)
+
+    def _kept(self, name: str) -> tuple[Predictions, Tensor] | None:
+        """Predictions and energies, if both were stored."""
+        told, energies = self._stored(f"{name}{self.suffix}"), self._stored(f"{name}-energy{self.suffix}")
+        return None if told is None or energies is None else (told, energies.log_probs)
+
+    def predictions(self, name: str, images: Callable[[], ImageSet]) -> Predictions:
+        """What the run says of these images, after its post-hoc map."""
+        told, _ = self._kept(name) or self._ask(name, images())
+        with torch.no_grad():
+            return replace(told, log_probs=self._calibrated[0](told.log_probs))
+
+    def energies(self, name: str, images: Callable[[], ImageSet]) -> Tensor | None:
+        """(N,) log of the sum of the exponential logits, before any post-hoc map; none if there are no logits."""
+        _, energies = self._kept(name) or self._ask(name, images())
+        return energies[:, 0].double() if energies.numel() else None
+
+    @torch.no_grad()
+    def _ask(self, name: str, part: ImageSet) -> tuple[Predictions, Tensor]:
+        """Predictions and energies in one pass, both stored."""
+        model, told, energies = self.model.eval(), [], []
+        batches = batches_of(self.run, part, self.device)
+        with own_randomness():
+            for x, _ in batches.epoch(0):
+                outputs: Outputs = model(x, branches=True)
+                posthoc = model.posthoc
+                log_probs = posthoc(outputs) if isinstance(posthoc, OutputsMap) else outputs.log_probs()
+                told.append(log_probs.float().cpu())
+                energies.append(_energy(outputs).float().cpu())
+        if bool(torch.cat(told).isnan().any()):
+            raise BalcalError(f"predictions for `{name}` are NaN: the weights of {self.run.path} are not finite")
+        predictions = Predictions(torch.cat(told), part.labels.cpu(), "test")
+        energy = Predictions(torch.cat(energies), part.labels.cpu(), "test")
+        for stem, asked in ((f"{name}-energy{self.suffix}", energy), (f"{name}{self.suffix}", predictions)):
+            if self._stored(stem) is None:
+                self.run.save_predictions(stem, asked, self._made(stem, digest(part)))
+        return predictions, energy.log_probs
+
+
+def _energy(outputs: Outputs) -> Tensor:
+    """(N, 1); no columns where several classifiers are fused as probabilities, which have no logits together."""
+    if len(outputs.weights) > 1 and outputs.fusion == "probs":
+        return torch.empty(outputs.logits.shape[1], 0)
+    return torch.einsum("b,bnk->nk", outputs.weights, outputs.logits).logsumexp(1, keepdim=True)

@@ -1,0 +1,140 @@
+"""Predictions in files of other people: arrays by name, never guessed."""
+
+from __future__ import annotations
+
+import csv
+import os
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from balcal.core import BalcalError, Predictions
+from balcal.evaluation.judge import predictions_of
+from balcal.metrics.inputs import Rows, read, read_logits
+from balcal.runs import Run
+from balcal.runtime.devices import pick_device
+
+KINDS = ("probs", "log_probs", "logits")
+UNNAMED = "?"
+
+
+@dataclass(frozen=True, eq=False)
+class Arrays:
+    """Predictions as they were stored, checked, and their labels."""
+
+    rows: Rows
+    role: str | None = None
+    """which part of the data these are, if the file says so"""
+
+    def named(self) -> dict[str, Any]:
+        """For a metric: probs= or log_probs=, and labels=."""
+        return {"log_probs" if self.rows.logs else "probs": self.rows.whole(), "labels": self.rows.labels}
+
+    def predictions(self) -> Predictions:
+        return Predictions(self.rows.log_probs(), self.rows.labels, self.role)
+
+
+def read_arrays(source: str, labels: str | None = None, kind: str | None = None) -> Arrays:
+    """Read predictions from a file.
+
+    `FILE.npz` holds an array probs, log_probs or logits, and labels; `FILE.npz:ARRAY` takes one array of it. `FILE.csv`
+    has a column `label` and the classes in order. `labels` names another file or array, `kind` says what an array is
+    whose name does not.
+    """
+    if kind is not None and kind not in KINDS:
+        raise BalcalError(f"--as must be one of {', '.join(KINDS)}, not `{kind}`")
+    found = _read_csv(Path(source)) if source.endswith(".csv") else _read_npz(source)
+    if labels is not None:
+        found["labels"] = _labels(labels)
+    told = [name for name in KINDS if name in found]
+    if not told and kind is not None and UNNAMED in found:
+        found[kind], told = found[UNNAMED], [kind]
+    if len(told) != 1:
+        has = ", ".join(sorted(found)).replace(UNNAMED, "one without a name")
+        raise BalcalError(
+            f"{source} must hold exactly one array called {', '.join(KINDS)}, it has: {has}; "
+            "say what it is with --as, or save it by name, np.savez(file, probs=p, labels=y)"
+        )
+    if "labels" not in found:
+        raise BalcalError(f"{source} has no array `labels`: name their file with --labels FILE.npz:ARRAY")
+    try:
+        return Arrays(_rows(told[0], found[told[0]], found["labels"]), _role(found.get("role")))
+    except BalcalError as error:
+        raise BalcalError(f"{source}: {error}") from None
+
+
+def _rows(kind: str, table: Any, labels: Any) -> Rows:
+    """The checks of every function of arrays. Logits are made log-probabilities."""
+    if kind == "logits":
+        return read(None, read_logits(table).log_softmax(1), labels)
+    return read(table if kind == "probs" else None, table if kind == "log_probs" else None, labels)
+
+
+def _role(told: Any) -> str | None:
+    """The word that balcal writes beside predictions; anything else of that name is somebody's own."""
+    return str(told) if isinstance(told, np.ndarray) and told.ndim == 0 and told.dtype.kind == "U" else None
+
+
+def _read_npz(source: str) -> dict[str, Any]:
+    """Every array by name; `FILE.npz:ARRAY` leaves one, without a name unless that says what it is."""
+    stem, colon, name = source.partition(".npz:")
+    path = Path(f"{stem}.npz" if colon else source)
+    if not os.path.isfile(path):
+        raise BalcalError(f"there is no file {path}")
+    try:
+        with open(path, "rb") as file, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of headers in an older style
+            content = np.load(file, allow_pickle=False)
+            if isinstance(content, np.ndarray):
+                return {UNNAMED: content}
+            arrays = {each: content[each] for each in content.files}
+    except OSError as error:
+        raise BalcalError(f"cannot read {path} ({error.strerror or 'it is damaged'})") from None
+    except Exception:  # damaged, encrypted or impossibly large: each layer of the format has errors of its own
+        raise BalcalError(f"{path} is not a whole .npz or .npy file of numbers") from None
+    if not name:
+        return arrays
+    if name not in arrays:
+        raise BalcalError(f"{path} has no array `{name}`, it has: {', '.join(sorted(arrays))}")
+    return {name if name in KINDS else UNNAMED: arrays[name]}
+
+
+def _labels(source: str) -> Any:
+    arrays = _read_npz(source)
+    if "labels" in arrays or len(arrays) == 1:
+        return arrays.get("labels", next(iter(arrays.values())))
+    raise BalcalError(f"{source} holds {', '.join(sorted(arrays))}: say which are the labels, {source}:NAME")
+
+
+def _read_csv(path: Path) -> dict[str, Any]:
+    try:
+        with open(path, newline="", encoding="utf-8-sig") as file:
+            first, *rows = [row for row in csv.reader(file) if row] or [[]]
+    except OSError as error:
+        raise BalcalError(f"cannot read {path} ({error.strerror})") from None
+    except (ValueError, csv.Error):
+        raise BalcalError(f"{path} is not a text file of comma-separated values") from None
+    if not rows or first.count("label") != 1:
+        raise BalcalError(f"{path} needs a first line with one column `label`, and the classes in order beside it")
+    at = first.index("label")
+    try:
+        if any(len(row) != len(first) for row in rows):
+            raise ValueError
+        table = np.array([[float(cell) for i, cell in enumerate(row) if i != at] for row in rows])
+        labels = np.array([int(row[at]) for row in rows])
+    except ValueError:
+        raise BalcalError(f"{path} has lines that are not numbers, or not as many as its first line") from None
+    return {UNNAMED: table, "labels": labels}
+
+
+def read_source(source: str, labels: str | None = None, kind: str | None = None) -> Arrays:
+    """Predictions of a finished run on its test split, or those in a file."""
+    if not Path(source).is_dir():
+        return read_arrays(source, labels, kind)
+    run = Run.at(Path(source))
+    with run.in_use():
+        _, test = predictions_of(run, run.recipe.method, pick_device())
+    return Arrays(read(None, test.log_probs, test.labels), "test")

@@ -1,0 +1,1 @@
+"""What several methods are built of; a method itself is one file of the folder above."""

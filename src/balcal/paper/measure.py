@@ -1,0 +1,209 @@
+"""From items to trained runs: what is needed, each thing once; and what of it is missing.
+
+From trained runs to numbers: each measure of the paper, seed by seed, read from a run or computed once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import closing, nullcontext
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from balcal.arena.entries import line_of, waves
+from balcal.arena.jobs import Bench, trained
+from balcal.arena.progress import Watch, name_of
+from balcal.arena.workers import Cluster, crew
+from balcal.build import as_method
+from balcal.core import BalcalError
+from balcal.evaluation.judge import added_by, calibrated_predictions, evaluate
+from balcal.evaluation.ood import evaluate_outside
+from balcal.evaluation.other_images import Sitting
+from balcal.evaluation.shift import evaluate_shift
+from balcal.metrics.bins import bin_table
+from balcal.metrics.inputs import read
+from balcal.paper.budget import seconds_per_epoch
+from balcal.paper.items import MEASURES, Ask, Cell, Item
+from balcal.paper.tiers import Tier
+from balcal.recipe import Recipe
+from balcal.runs import Run
+from balcal.runtime.devices import Stopped, pick_device
+
+
+@dataclass(frozen=True)
+class Training:
+    """A run that an item needs; `keep` is set where it looks at the weights of every n-th epoch."""
+
+    recipe: Recipe
+    keep: int | None = None
+
+    def missing(self, out: Path) -> bool:
+        run, plan = Run(out, self.recipe), self.recipe.task.plan
+        return not run.finished or (self.keep is not None and run.lacks(replace(plan, keep=self.keep)))
+
+
+def trainings(items: Iterable[Item], tier: Tier, seeds: Sequence[int]) -> list[Training]:
+    """Every run that these items need, by address; runs that others start from included, and first."""
+    needed: dict[str, Training] = {}
+    for item in items:
+        watched = set(item.series(tier).values()) if item.epochs else set()
+        for ask in item.asks(tier):
+            for recipe in filter(None, (ask.recipe(tier, seed) for seed in seeds)):
+                *before, last = line_of(recipe)
+                for asked in before:
+                    needed.setdefault(asked.address(), Training(asked))
+                known = needed.get(last.address(), Training(last))
+                needed[last.address()] = replace(known, keep=tier.keep if ask in watched else known.keep)
+    return list(needed.values())
+
+
+@dataclass(frozen=True)
+class Workshop:
+    """Where runs are trained, and by how many at once."""
+
+    runs: Path = Path("runs")
+    device: str | None = None
+    jobs: int = 1
+    scheduler: str | None = None
+    quiet: bool = False
+
+
+def run_all(needed: Sequence[Training], shop: Workshop) -> None:
+    """Train what is missing, as an arena does; what is there stays. A failure counts when all had their turn."""
+    missing = {t.recipe.address(): t for t in needed if t.missing(shop.runs)}
+    if not missing:
+        return
+    runs = {address: Run(shop.runs, t.recipe) for address, t in missing.items()}
+    bench, workers, failed = Bench(shop.runs, shop.device), crew(shop.jobs, shop.scheduler), []
+    with (
+        closing(workers) if isinstance(workers, Cluster) else nullcontext(),
+        workers.stop,
+        Watch("paper", list(runs.values()), workers.size, shop.quiet) as watch,
+    ):
+        for wave in waves(t.recipe for t in missing.values()):
+            pieces = [(recipe, bench, missing[recipe.address()].keep) for recipe in wave]
+            for number, outcome in workers.outcomes(trained, pieces):
+                if outcome.signum:
+                    continue
+                watch.done(runs[wave[number].address()], outcome)
+                if outcome.error:
+                    failed.append(f"{wave[number].task.name} {name_of(wave[number])}: {outcome.error}")
+            if workers.stop:
+                raise Stopped(f"after {watch.ended} of {len(missing)} runs", workers.stop.signum)
+    if failed:
+        raise BalcalError(f"{len(failed)} of {len(missing)} runs failed; the first: {failed[0]}")
+
+
+@dataclass
+class Answers:
+    """What a folder of finished runs says, for one tier."""
+
+    tier: Tier
+    seeds: Sequence[int]
+    out: Path
+    device_name: str | None = None
+    only_found: bool = False
+    """whether runs that are not there are left out; otherwise all are taken to be there"""
+    _known: dict[Any, Any] = field(default_factory=dict)
+
+    @cached_property
+    def device(self) -> torch.device:
+        return pick_device(self.device_name)
+
+    def recipe(self, ask: Ask, seed: int) -> Recipe | None:
+        """None where the tier has nothing for the place, or where the run is missing and that is all right."""
+        recipe = ask.recipe(self.tier, seed)
+        return None if recipe and self.only_found and not Run(self.out, recipe).finished else recipe
+
+    def recipes(self, ask: Ask) -> list[Recipe]:
+        return [recipe for seed in self.seeds if (recipe := self.recipe(ask, seed))]
+
+    def missing(self, ask: Ask, epochs: bool = False) -> list[int]:
+        """Seeds of which there could be a run, and is none; of the first seed, where its `epochs` are looked at, none
+        that kept their weights."""
+        asked = {seed: ask.recipe(self.tier, seed) for seed in self.seeds}
+        keep = {self.seeds[0]: self.tier.keep} if epochs else {}
+        return [s for s, recipe in asked.items() if recipe and Training(recipe, keep.get(s)).missing(self.out)]
+
+    def run(self, ask: Ask, seed: int | None = None) -> Run | None:
+        """Its run; of the first seed, if none is said."""
+        recipe = self.recipe(ask, self.seeds[0] if seed is None else seed)
+        return Run(self.out, recipe) if recipe else None
+
+    def values(self, cell: Cell) -> list[float]:
+        """One number per seed, as the paper would print it; none where the tier has nothing for a place."""
+        look = self.recipe if cell.measure != "seconds" else lambda ask, seed: ask.recipe(self.tier, seed)
+        recipes = [[look(ask, seed) for ask in cell.asks] for seed in self.seeds]
+        times = MEASURES[cell.measure].times
+        return [
+            times * float(np.mean([self._value(recipe, cell) for recipe in row if recipe]))
+            for row in recipes
+            if None not in row
+        ]
+
+    def figures(self, recipe: Recipe) -> dict[str, float]:
+        """Every metric of the test split."""
+        run, method = Run(self.out, recipe), as_method(recipe.method)
+        name, epoch = f"metrics{added_by(run, method)}", method.select(run.ending().history)
+        found = run.read_figures(name, method, epoch) or evaluate(run, method, self.device)
+        metrics: dict[str, float] = found["metrics"]
+        return metrics
+
+    def mean(self, ask: Ask, figure: str) -> float | None:
+        """A metric of the test split, averaged over seeds."""
+        told = [self.figures(recipe)[figure] for recipe in self.recipes(ask)]
+        return float(np.mean(told)) if told else None
+
+    def _value(self, recipe: Recipe, cell: Cell) -> float:
+        if cell.measure == "seconds":
+            return float(self._once(("seconds", recipe.address()), lambda: seconds_per_epoch(recipe, self.device)))
+        if cell.measure == "ts_ece":
+            return self._scaled(recipe)
+        if cell.measure in ("accuracy", "ece", "adaptive_ece"):
+            return self.figures(recipe)[cell.measure]
+        told = self.outside(recipe, tuple(self.tier.outside[place] for place in cell.against))
+        if cell.measure in ("auroc", "fpr95"):
+            return float(told["mean"]["scores"]["confidence"][cell.measure])
+        [only] = told["sets"].values()
+        return float(only[cell.measure.replace("outside", "mean")])
+
+    def _scaled(self, recipe: Recipe) -> float:
+        """ECE of the same run after temperature scaling."""
+        from balcal import registry
+
+        method = recipe.method.for_training() + registry.table("methods")["ts"]
+
+        def compute() -> float:
+            _, test, _ = calibrated_predictions(Run(self.out, recipe), method, self.device)
+            return float(bin_table(read(None, test.log_probs, test.labels).top(), 15).ece())
+
+        return float(self._once(("ts", recipe.address()), compute))
+
+    def outside(self, recipe: Recipe, names: tuple[str, ...]) -> dict[str, Any]:
+        names = tuple(dict.fromkeys(names))
+
+        def compute() -> dict[str, Any]:
+            return evaluate_outside(self._sitting(recipe), names)
+
+        found: dict[str, Any] = self._once(("outside", recipe.method.name, recipe.address(), names), compute)
+        return found
+
+    def shift(self, recipe: Recipe) -> dict[str, Any]:
+        def compute() -> dict[str, Any]:
+            return evaluate_shift(self._sitting(recipe), self.tier.corruptions)
+
+        found: dict[str, Any] = self._once(("shift", recipe.method.name, recipe.address()), compute)
+        return found
+
+    def _sitting(self, recipe: Recipe) -> Sitting:
+        return Sitting(Run(self.out, recipe), recipe.method, self.device)
+
+    def _once(self, key: Any, compute: Any) -> Any:
+        if key not in self._known:
+            self._known[key] = compute()
+        return self._known[key]

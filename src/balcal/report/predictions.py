@@ -1,0 +1,176 @@
+"""Charts of predictions, from the tables of `balcal.plots`; each tells its numbers to whoever points at them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from markupsafe import Markup
+
+from balcal.metrics.verdict import Verdict
+from balcal.plots.numbers import (
+    Classes,
+    Confidences,
+    Coverage,
+    Reliability,
+    finite,
+)
+from balcal.plots.style import FEW
+from balcal.report.svg import FIFTHS, Frame, group, pct, ticks, whole
+
+MOST_CLASSES = 24
+
+
+def ece_ruler(judged: Verdict) -> Markup:
+    """ECE with its interval, on a ruler that begins with what a perfect model may score."""
+    top = max(judged.ece_interval[1], judged.floor_high, judged.ece) * 1.12 or 0.01
+    frame = Frame(350, 84, x=(0, top), left=8, right=14, top=10, bottom=38)
+    floor = (
+        f"a perfect model with these confidences scores {pct(judged.floor_mean, 2)} on average,\n"
+        f"up to {pct(judged.floor_high, 2)} one time in forty"
+    )
+    told = (
+        f"ECE {pct(judged.ece, 2)}, 95 % interval {pct(judged.ece_interval[0], 2)} to {pct(judged.ece_interval[1], 2)}"
+    )
+    colour = {"perfect": "calm", "under": "under"}.get(judged.kind, "over")
+    return frame.picture(
+        f"{told}; {floor}",
+        frame.box((0, judged.floor_high), (0, 1), "floor", floor),
+        frame.rule((judged.floor_mean, judged.floor_mean), (0, 1), "floor-mean"),
+        frame.across(ticks(0, top, 6), whole),
+        frame.box(judged.ece_interval, (0.4, 0.6), f"interval {colour}", told),
+        frame.dot(judged.ece, 0.5, f"mark {colour}", 7, told),
+        frame.word(frame.px(judged.floor_high / 2), 82, "perfect models", "name", text_anchor="middle"),
+    )
+
+
+def reliability(table: Reliability, small: bool = False, about: str = "") -> Markup:
+    """Bars of accuracy, coloured gaps, a whisker for perfect models; the counts hang below."""
+    bins = table.bins
+    frame = Frame(300, 244, left=42, bottom=26) if small else Frame(460, 440, bottom=26)
+    drawn = []
+    for k in np.flatnonzero(table.count):
+        low, high, n = k / bins, (k + 1) / bins, int(table.count[k])
+        conf, acc = float(table.confidence[k]), float(table.accuracy[k])
+        gap = conf - acc
+        tip = (
+            f"says {pct(low, 0)} to {pct(high, 0)}: {n:,} sample{'s' * (n != 1)}\n"
+            f"mean confidence {pct(conf)}, right {pct(acc)}\n"
+            f"{'too confident' if gap > 0 else 'too timid'} by {abs(gap) * 100:.1f} points\n"
+            f"a perfect model: {pct(table.low[k], 0)} to {pct(table.high[k], 0)} right"
+        )
+        inset, middle = 0.06 / bins, (low + high) / 2
+        across = (low + inset, high - inset)
+        shapes = [
+            frame.box(across, (0, acc), "bar"),
+            frame.box(across, (acc, conf), "over" if gap > 0 else "under"),
+            frame.rule((middle, middle), (float(table.low[k]), float(table.high[k])), "whisker"),
+            frame.rule(across, (acc, acc), "cap"),
+            frame.box((low, high), (0, 1), "hit"),
+        ]
+        drawn.append(group(*shapes, class_="column" + (" few" if n < FEW else ""), data_tip=tip))
+    some = FIFTHS if not small else (0, 0.5, 1)
+    body = [
+        frame.up(some, whole),
+        frame.across(some, whole),
+        frame.rule((0, 1), (0, 1), "diagonal"),
+        *drawn,
+    ]
+    told = about or "Reliability diagram: how often it is right, by confidence"
+    if small:
+        return frame.picture(told, *body)
+    counts = Frame(460, 86, y=(float(table.count.max()), 0), top=4, bottom=22)
+    bars = [
+        counts.box(
+            ((k + 0.06) / bins, (k + 0.94) / bins),
+            (0, float(table.count[k])),
+            "count",
+            f"{int(table.count[k]):,} samples say {pct(k / bins, 0)} to {pct((k + 1) / bins, 0)}",
+        )
+        for k in np.flatnonzero(table.count)
+    ]
+    most = int(table.count.argmax())
+    name = counts.word(
+        counts.left,
+        80,
+        f"how many samples; most of them say {pct(most / bins, 0)} to {pct((most + 1) / bins, 0)}",
+        "name",
+    )
+    return frame.picture(told, *body) + counts.picture("How many samples say so", *bars, name)
+
+
+def confidence_histogram(table: Confidences) -> Markup:
+    """Two rows: how sure it is when right, how sure when wrong."""
+    drawn = []
+    for title, class_, values in (("when right", "right", table.right), ("when wrong", "wrong", table.wrong)):
+        total = int(values.sum())
+        share = values / max(total, 1)
+        frame = Frame(460, 132, y=(0, max(float(share.max()), 1e-9) * 1.08), bottom=24, top=20)
+        bars = [
+            frame.box(
+                (low + 0.003, high - 0.003),
+                (0, float(y)),
+                class_,
+                f"{n:,} {title.split()[1]} answers ({pct(y)} of them)\nsay {pct(low, 0)} to {pct(high, 0)}",
+            )
+            for low, high, y, n in zip(table.edges, table.edges[1:], share, values, strict=False)
+            if n
+        ]
+        words = frame.word(frame.left, 13, f"{title}: {total:,}", "heading")
+        about = f"Confidence {title}, {total} samples"
+        drawn.append(frame.picture(about, frame.across(FIFTHS, whole), *bars, words))
+    return Markup("").join(drawn)
+
+
+def coverage(table: Coverage) -> Markup:
+    """Error among the surest answers, and the error that the model itself expects."""
+    top = max(float(table.risk.max()), float(table.claimed.max())) * 1.06 or 0.01
+    frame = Frame(y=(0, top))
+    points = np.unique(np.linspace(0, len(table.coverage) - 1, 60).astype(int))
+    tips = [
+        f"the surest {pct(table.coverage[i], 0)} (confidence from {pct(table.threshold[i])} on)\n"
+        f"wrong: {pct(table.risk[i], 2)}\nit expects: {pct(table.claimed[i], 2)}"
+        for i in points
+    ]
+    return frame.picture(
+        "Risk by coverage",
+        frame.up(ticks(0, top), whole),
+        frame.across(FIFTHS, whole, "share of samples answered, the surest first"),
+        frame.line(table.coverage.tolist(), table.claimed.tolist(), "claimed"),
+        frame.line(table.coverage.tolist(), table.risk.tolist(), "risk"),
+        frame.strips(table.coverage[points].tolist(), tips),
+    )
+
+
+def classes(table: Classes, names: Sequence[str]) -> Markup:
+    """Mean confidence and share right of what is predicted as each class, the largest gaps above."""
+    shown = table.worst(MOST_CLASSES)
+    low = min(finite([*table.low[shown], *table.confidence[shown]]), default=0.0)
+    start = max(0.0, float(np.floor(low * 20 - 0.5)) / 20)
+    height, room = 26.0, 118.0
+    frame = Frame(460, height * len(shown) + 34, x=(start, 1), left=room, top=4, bottom=30, y=(len(shown), 0))
+    rows = []
+    for y, k in enumerate(shown):
+        conf, acc, n = float(table.confidence[k]), float(table.accuracy[k]), int(table.count[k])
+        tip = (
+            f"{names[k]}: predicted {n:,} times\nmean confidence {pct(conf)}\n"
+            f"right {pct(acc)} [{table.low[k] * 100:.1f}, {table.high[k] * 100:.1f}]"
+        )
+        middle = y + 0.5
+        shapes = [
+            frame.box((start, 1), (y, y + 1), "hit"),
+            frame.box((float(table.low[k]), float(table.high[k])), (y + 0.32, y + 0.68), "doubt"),
+            frame.rule((acc, conf), (middle, middle), "link " + ("over" if conf > acc else "under")),
+            frame.dot(acc, middle, "dot", 4.5),
+            frame.dot(conf, middle, "ring", 4.5),
+            frame.word(room - 10, frame.py(middle) + 4, _cut(names[k]), "label", text_anchor="end"),
+        ]
+        rows.append(group(*shapes, class_="row", data_tip=tip))
+    scale = ticks(start, 1, 6)
+    lines = [frame.rule((t, t), frame.y, "grid") for t in scale]
+    axis = [frame.word(frame.px(t), frame.height - 10, whole(t), "tick", text_anchor="middle") for t in scale]
+    return frame.picture("Confidence and accuracy by predicted class", *lines, *rows, *axis)
+
+
+def _cut(name: str, most: int = 16) -> str:
+    return name if len(name) <= most else name[: most - 1] + "…"

@@ -1,0 +1,195 @@
+"""What a person sees while it trains: a bar on a terminal, plain lines elsewhere, an honest estimate in both."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from balcal.core import Record
+from balcal.runtime.names import plain, plain_lines
+
+VAL_COST = 1 / 3
+"""a validation batch relative to a training batch: forward without backward"""
+
+
+class Progress:
+    """Speaks on stderr, so that stdout stays for results. `log` gets every finished epoch and every note as well."""
+
+    def __init__(self, title: str, quiet: bool = False, log: Callable[[str], None] | None = None) -> None:
+        self.title = plain(title)
+        self.quiet = quiet
+        self.log = log or (lambda line: None)
+        self._bar: Any = None
+        self._seen: list[Record] = []
+
+    def start(self, epochs: int, at_epoch: int, at_step: int, train_batches: int, val_batches: int) -> None:
+        self.epochs, self.epoch = epochs, at_epoch
+        self.per_epoch = train_batches + val_batches * VAL_COST
+        self.done = self.begun = at_epoch * self.per_epoch + at_step
+        self.started = self.epoch_started = self._shown_at = time.monotonic()
+        if not self.quiet and sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, TextColumn
+            from rich.progress import Progress as RichProgress
+
+            self._bar = RichProgress(
+                TextColumn("{task.description}", markup=False),
+                BarColumn(),
+                TextColumn("{task.fields[told]}", markup=False),
+                console=Console(stderr=True),
+            )
+            self._bar.start()
+            self._task = self._bar.add_task(self.title, total=epochs * self.per_epoch, completed=self.done, told="")
+
+    def train_batch(self, loss: Tensor) -> None:
+        self.done += 1
+        if self._due():
+            self._show(f"{self._now()}  loss {float(loss):.3f}  {self.left()}")
+
+    def val_batch(self) -> None:
+        self.done += VAL_COST
+        if self._due():
+            self._show(f"{self._now()}  validating  {self.left()}")
+
+    def end_epoch(self, record: Record) -> None:
+        now = time.monotonic()
+        self.epoch = record["epoch"] + 1
+        self.done = self.epoch * self.per_epoch
+        line = f"epoch {self.epoch}/{self.epochs}  {summary(record)}  {now - self.epoch_started:.1f} s"
+        self.epoch_started = now
+        self.log(f"{self.title}: {line}")
+        if self._bar:
+            self._seen.append(record)
+            self.note(line, log=False)
+            self._show(f"{trends(self._seen)}  {self.left() if self.epoch < self.epochs else 'done'}")
+        else:
+            self.note(f"{self.title}: {line}" + (f", {self.left()}" if self.epoch < self.epochs else ""), log=False)
+
+    def _now(self) -> str:
+        """Where it is, and on a terminal how it went so far."""
+        where = f"epoch {self.epoch + 1}/{self.epochs}"
+        return f"{where}  {trends(self._seen)}" if self._seen else where
+
+    def left(self) -> str:
+        """From the pace of this session only, so a resumed run does not inherit somebody else's machine."""
+        gone, worked = time.monotonic() - self.started, self.done - self.begun
+        seconds = gone / max(worked, 1e-9) * (self.epochs * self.per_epoch - self.done)
+        if worked < 3:
+            return "estimating"
+        return in_words(seconds)
+
+    def note(self, text: str, log: bool = True) -> None:
+        text = plain_lines(text)
+        if log:
+            self.log(text)
+        if self.quiet:
+            return
+        if self._bar:
+            self._bar.console.print(text, markup=False, highlight=False, emoji=False)
+        else:
+            print(text, file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        if self._bar:
+            self._bar.stop()
+            self._bar = None
+
+    def _due(self) -> bool:
+        """Twice a second on a terminal, once a minute elsewhere: reading a loss makes an accelerator wait."""
+        if time.monotonic() - self._shown_at < (0.5 if self._bar else 60.0):
+            return False
+        self._shown_at = time.monotonic()
+        return True
+
+    def _show(self, told: str) -> None:
+        if self._bar:
+            self._bar.update(self._task, completed=self.done, told=told)
+        else:
+            self.note(f"{self.title}: {told}")
+
+
+class Steps:
+    """Progress of a known number of pieces of work that take about as long each."""
+
+    def __init__(self, title: str, quiet: bool = False) -> None:
+        self.title, self.quiet = plain(title), quiet
+        self.started = time.monotonic()
+        self._told = 0.0
+
+    def __call__(self, name: str, number: int, total: int) -> None:
+        """`number` pieces of `total` are done, `name` was the last."""
+        now = time.monotonic()
+        done = number == total
+        if self.quiet or not (done or now - self._told > (0.2 if sys.stderr.isatty() else 15.0)):
+            return
+        self._told = now
+        left = (now - self.started) / number * (total - number)
+        line = f"{self.title}: {number}/{total}  {plain(name)}" + ("" if done else f"  {in_words(left)}")
+        if sys.stderr.isatty():
+            print(f"\r\033[K{line}", end="\n" if done else "", file=sys.stderr, flush=True)
+        else:
+            print(line, file=sys.stderr, flush=True)
+
+
+def in_words(seconds: float) -> str:
+    """How long it will take yet, no more exactly than anybody knows.
+
+    >>> in_words(42.3), in_words(200), in_words(3 * 3600)
+    ('about 42 s left', 'about 3 min left', 'about 3.0 h left')
+    """
+    if seconds > 5400:
+        return f"about {seconds / 3600:.1f} h left"
+    return f"about {seconds / 60:.0f} min left" if seconds > 90 else f"about {seconds:.0f} s left"
+
+
+BARS = "▁▂▃▄▅▆▇█"
+WIDEST = 12
+"""epochs that a sparkline shows"""
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """The last few numbers as a curve of one line.
+
+    >>> sparkline([0.0, 0.4, 1.0, 0.8]), sparkline([1.0, 1.0]), sparkline([])
+    ('▁▄█▇', '▄▄', '')
+    """
+    shown = [value for value in values if math.isfinite(value)][-WIDEST:]
+    low, high = min(shown, default=0.0), max(shown, default=0.0)
+    if low == high:
+        return "▄" * len(shown)
+    return "".join(BARS[round((value - low) / (high - low) * (len(BARS) - 1))] for value in shown)
+
+
+def trends(history: Sequence[Record]) -> str:
+    """How accuracy, ECE and the dial went, and where they are.
+
+    >>> trends([{"val_acc": 0.8, "val_ece": 0.05}, {"val_acc": 0.9, "val_ece": 0.02}])
+    'acc ▁█ 90.0%  ECE █▁ 2.0%'
+    """
+    told = []
+    for name, title, form in (("val_acc", "acc", ".1%"), ("val_ece", "ECE", ".1%"), ("gamma", "gamma", ".3f")):
+        values = [record[name] for record in history if name in record]
+        if values:
+            told.append(f"{title} {sparkline(values)} {values[-1]:{form}}")
+    return "  ".join(told)
+
+
+def summary(record: Record) -> str:
+    """An epoch in a few words.
+
+    >>> summary({"loss": 0.5, "val_nll": 0.4, "val_acc": 0.9, "val_ece": 0.02, "gamma": 0.93})
+    'loss 0.500  val NLL 0.400  acc 90.0%  ECE 2.0%  gamma 0.930'
+
+    Where there was a choice of weights, it says which.
+    """
+    dials = "".join(f"  {dial} {record[dial]:.3f}" for dial in ("gamma", "beta") if dial in record)
+    chosen = f"  weights: {record['weights']}" if "weights" in record else ""
+    return (
+        f"loss {record['loss']:.3f}  val NLL {record['val_nll']:.3f}  acc {record['val_acc']:.1%}  "
+        f"ECE {record['val_ece']:.1%}{dials}{chosen}"
+    )

@@ -1,0 +1,183 @@
+"""What a file of a run was made from, and a seal that tells whether it is still what was written.
+
+A run trusts three sealed things: its states, its weights and the record that it is finished. Everything else in its
+folder (predictions, figures) says which recipe, weights and images it comes from; what does not fit is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+from zlib import error as ZlibError
+
+import numpy as np
+import torch
+
+from balcal.core import BalcalError, Predictions, Record
+from balcal.runtime.files import seal, write_atomic
+
+MADE_FROM, SEAL = "made_from", "seal"
+UNREADABLE = (OSError, ValueError, KeyError, TypeError, EOFError, RuntimeError, MemoryError, BadZipFile, ZlibError)
+
+
+@dataclass(frozen=True)
+class MadeFrom:
+    """Where the numbers in a file come from. An empty text is not compared."""
+
+    file: str
+    """its name, so that a renamed file is noticed"""
+    recipe: str
+    """fingerprint of the run"""
+    epoch: int
+    weights: str
+    """seal of that epoch's weights"""
+    data: str = ""
+    """digest of the images"""
+    posthoc: str = ""
+    """fingerprint of the post-hoc method, if the numbers depend on one"""
+    part: str = ""
+    """"1 of 2", if several files belong together"""
+
+    def check(self, written: Any, path: Path) -> None:
+        """What a file says of itself must be what is expected here."""
+        if not isinstance(written, dict):
+            raise BalcalError(f"{path} does not say what it was made from: delete it, and it will be computed again")
+        names = {
+            "file": "under another name",
+            "recipe": "by another run",
+            "epoch": "from another epoch",
+            "weights": "from other weights",
+            "data": "of other images",
+            "posthoc": "with another post-hoc method",
+            "part": "of another classifier",
+        }
+        for field in fields(self):
+            expected = getattr(self, field.name)
+            if expected != "" and written.get(field.name) != expected:
+                raise BalcalError(f"{path} was made {names[field.name]}: delete it, and it will be computed again")
+
+
+@dataclass(frozen=True)
+class Finished:
+    """How a training ended: what chooses an epoch, and which weights and images belong to it."""
+
+    fingerprint: str
+    history: list[Record]
+    weights: dict[int, str]
+    """seals by epoch"""
+    data: dict[str, Any] | None
+    """roles of the data; None for runs that are older than their record"""
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @staticmethod
+    def of(written: Any) -> Finished:
+        """Read what `as_dict` gave; raises KeyError, TypeError or ValueError for anything else."""
+        weights = {int(epoch): str(each) for epoch, each in written["weights"].items()}
+        history, data = written["history"], written["data"]
+        if not isinstance(history, list) or not history or not (data is None or is_manifest(data)):
+            raise ValueError("not a record of a finished run")
+        return Finished(str(written["fingerprint"]), history, weights, data)
+
+    def digest(self, role: str) -> str:
+        """Of the images in a role; empty if it was not written down."""
+        return str(self.data["roles"][role]["digest"]) if self.data else ""
+
+
+def is_manifest(data: Any) -> bool:
+    """Whether this says of each role of the data what it holds."""
+    roles = data.get("roles") if isinstance(data, dict) else None
+    wanted = ("train", "select", "calibrate", "test")
+    return isinstance(roles, dict) and all(isinstance(roles.get(r), dict) and "digest" in roles[r] for r in wanted)
+
+
+def write_predictions(path: Path, predictions: Predictions, made: MadeFrom) -> None:
+    """An .npz that anybody can read, with its origin and its seal inside."""
+    arrays: dict[str, Any] = {
+        "log_probs": predictions.log_probs.cpu().numpy(),
+        "labels": predictions.labels.cpu().numpy(),
+        "role": np.array(predictions.role or "?"),
+        MADE_FROM: np.array(json.dumps(asdict(made))),
+    }
+    buffer = io.BytesIO()
+    arrays[SEAL] = np.array(_seal_of_arrays(arrays))
+    np.savez(buffer, **arrays)
+    write_atomic(path, buffer.getvalue())
+
+
+def read_predictions(path: Path) -> tuple[Predictions, Any] | None:
+    """(predictions, what they say they were made from); None if there are none, or none that were sealed."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise BalcalError(f"cannot read {path} ({error.strerror})") from None
+    try:
+        with np.load(io.BytesIO(content), allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+        if SEAL not in arrays:
+            return None  # an earlier version wrote it, and cannot say of which weights
+        whole = str(arrays.pop(SEAL)) == _seal_of_arrays(arrays)
+        role = str(arrays["role"])
+        found = Predictions(
+            torch.from_numpy(arrays["log_probs"]), torch.from_numpy(arrays["labels"]), None if role == "?" else role
+        )
+        made = json.loads(str(arrays[MADE_FROM]))
+    except UNREADABLE:
+        whole = False
+    if not whole:
+        raise BalcalError(f"{path} is damaged: delete it, and it will be computed again")
+    return found, made
+
+
+def write_figures(path: Path, figures: dict[str, Any], made: MadeFrom) -> None:
+    """Figures as JSON, with their origin and their seal."""
+    content = json.loads(json.dumps({**figures, MADE_FROM: asdict(made)}))  # as it will be read back
+    content[SEAL] = _seal_of_json(content)
+    write_atomic(path, (json.dumps(content, indent=2) + "\n").encode())
+
+
+def read_figures(path: Path, made: MadeFrom) -> dict[str, Any] | None:
+    """Figures that come from just this; None if there are none, or none that were sealed."""
+    found = read_sealed_figures(path)
+    if found is None:
+        return None
+    figures, written = found
+    made.check(written, path)
+    return figures
+
+
+def read_sealed_figures(path: Path) -> tuple[dict[str, Any], Any] | None:
+    """(figures, what they say they were made from); None if there are none, or none that were sealed."""
+    try:
+        found = json.loads(path.read_text())
+        if isinstance(found, dict) and SEAL not in found:
+            return None
+        whole = isinstance(found, dict) and found.pop(SEAL) == _seal_of_json(found)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError):
+        whole = False
+    if not whole:
+        raise BalcalError(f"{path} is damaged: delete it, and evaluate the run again")
+    return found, found.pop(MADE_FROM, None)
+
+
+def _seal_of_json(content: dict[str, Any]) -> str:
+    return seal(json.dumps(content, sort_keys=True).encode())
+
+
+def _seal_of_arrays(arrays: dict[str, Any]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(arrays):
+        array = np.ascontiguousarray(arrays[name])
+        digest.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()[:16]

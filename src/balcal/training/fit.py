@@ -1,0 +1,254 @@
+"""Two doors to the loop: `fit` for somebody's own model and loaders, `train` for a recipe."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+
+from balcal import registry
+from balcal.build import build
+from balcal.core import BalcalError, Record
+from balcal.data.batches import Batches, LoaderBatches, MemoryBatches, Pixels
+from balcal.data.splits import hold_out, loader_digest, manifest, overlap_sentences
+from balcal.evaluation.judge import evaluate, load_splits
+from balcal.evaluation.predict import fit_posthoc
+from balcal.model import Model
+from balcal.recipe import Plan, Recipe, describe, fingerprint, flattened
+from balcal.runs import Run
+from balcal.runtime.checkpoints import SAVE_EVERY_SECONDS, Folder, Memory, Store
+from balcal.runtime.claims import Claimed
+from balcal.runtime.devices import World, current_world, joined_world, keep_freed_memory, pick_device
+from balcal.runtime.files import seal
+from balcal.runtime.names import unknown
+from balcal.runtime.progress import Progress
+from balcal.runtime.randomness import own_randomness, seed_torch
+from balcal.runtime.values import SEED, at_least, check_value
+from balcal.training.loop import run_epochs
+from balcal.training.parents import ParentRun, start_from, without_detours
+from balcal.training.session import Session
+from balcal.training.trackers import Tracked, Trackers, check_trackers
+
+
+def fit(
+    model: Model,
+    train_loader: Iterable[Any],
+    val_loader: Iterable[Any] | None = None,
+    epochs: int = 30,
+    seed: int = 0,
+    out: str | Path | None = None,
+    quiet: bool = False,
+    track: Iterable[str] = (),
+    **settings: Any,
+) -> list[Record]:
+    """Train a wrapped model on loaders of (x, y), on the device where the model is; returns one record per epoch.
+
+    Without a `val_loader` a tenth of the training samples is held out, and that is said. The model ends up with the
+    weights of its best epoch by validation NLL, and with its post-hoc map fitted. `settings` are those of a `Plan`:
+    optimiser, lr, weight_decay, schedule, clip, accumulate, precision, ... With `out` the training survives
+    interruption: the same call resumes. `track` names others to be told of each epoch: `["csv:epochs.csv",
+    "tensorboard:logs"]`.
+
+    A method that starts from another run (`tst`, `vtst`) starts here from the weights that the model has: bring a
+    network that is trained already. `pcs` needs all epochs of a run, so it goes with `balcal train` only.
+    """
+    if not isinstance(model, Model):
+        raise BalcalError(f"fit trains a model that balcal.wrap has made, not a {type(model).__name__}: wrap it first")
+    known = {f.name for f in fields(Plan)} - {"epochs", "batch_size"}
+    for name in settings:
+        if name not in known:
+            raise BalcalError(unknown("setting", name, known))
+    plan = Plan(**model.method.brings | settings | {"epochs": epochs})
+    seed = check_value("seed", seed, int, SEED)
+    device = model.head.weights.device
+    world = current_world()
+    progress = Progress(model.method.name, quiet or not world.first)
+    if val_loader is None:
+        train_loader, val_loader = hold_out(train_loader, seed, progress.note)
+    train, val = LoaderBatches(train_loader, device, seed), LoaderBatches(val_loader, device, seed)
+    for name, batches in (("training", train), ("validation", val)):
+        if not len(batches):
+            raise BalcalError(f"the {name} loader is empty")
+    _tune_machine(device)
+    trackers = Trackers(check_trackers(track) if world.first else (), progress.note)
+    told = Tracked(f"{model.method.name}-seed{seed}", flattened({"plan": describe(plan)}))
+    if out is None:
+        trackers.start(told)
+        history = fit_batches(model, train, val, plan, seed, progress, told=trackers.epoch)
+    else:
+        folder = _folder_of(model, plan, seed, Path(out), progress)
+        folder.origin = {
+            "network": seal(_without_addresses(repr(model)).encode()),
+            "training data": loader_digest(train_loader),
+            "validation data": loader_digest(val_loader),
+        }
+        with folder.claimed() if world.first else nullcontext():
+            trackers.start(replace(told, name=folder.path.name, epochs=folder.epochs()))
+            history = fit_batches(model, train, val, plan, seed, progress, folder, trackers.epoch)
+    trackers.finish({})
+    return history
+
+
+def _folder_of(model: Model, plan: Plan, seed: int, out: Path, progress: Progress) -> Folder:
+    shapes = {name: list(tensor.shape) for name, tensor in model.state_dict().items()}
+    return Folder(out, fingerprint([plan, model.method, seed, str(shapes)]), progress.note)
+
+
+def _without_addresses(text: str) -> str:
+    """What a module prints may name places in memory, which differ from process to process.
+
+    >>> _without_addresses("Act(<function relu at 0x7f00>)")
+    'Act(<function relu>)'
+    """
+    return re.sub(r" at 0x[0-9a-f]+", "", text)
+
+
+def fit_batches(
+    model: Model,
+    train: Batches,
+    val: Batches,
+    plan: Plan,
+    seed: int,
+    progress: Progress,
+    store: Store | None = None,
+    told: Callable[[Record], None] = lambda record: None,
+) -> list[Record]:
+    """Train to the end, choose, and fit what comes after training."""
+    world = current_world()
+    history = run_epochs(Session(model, train, val, plan, seed, store or Memory(), progress, world, told))
+    fitted = fit_posthoc(model, model.method.posthoc, val)
+    model.posthoc = world.told(fitted).to(model.head.weights.device)
+    # whole: how many numbers it has may depend on what a process saw
+    return history
+
+
+def train_recipe(
+    recipe: Recipe,
+    out: str | Path = "runs",
+    device: str | None = None,
+    quiet: bool = False,
+    save_every: float = SAVE_EVERY_SECONDS,
+    track: Iterable[str] = (),
+    keep_epochs: int | None = None,
+) -> dict[str, Any] | None:
+    """Train a recipe, or resume it, or find it finished; then give its figures (to the first process, of several).
+
+    No part of the recipe, so the run has the same address and the same bits with them: `track` names others to be told
+    of each epoch, and of the figures in the end; `keep_epochs=n` keeps the weights of every n-th epoch for a later look
+    at them, and a run that was trained without is trained again, in its place.
+    """
+    check_value("save_every", save_every, float, at_least(0))
+    if keep_epochs is not None:
+        check_value("keep_epochs", keep_epochs, int, at_least(1))
+    place, track = pick_device(device), check_trackers(track)
+    with joined_world(place) as world:
+        return train_here(recipe, Path(out), Machine(place, world, quiet, save_every, track, keep_epochs))
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where a recipe is trained, and how."""
+
+    device: torch.device
+    world: World
+    quiet: bool
+    save_every: float
+    track: tuple[str, ...] = ()
+    keep_epochs: int | None = None
+
+    def plan(self, asked: Plan) -> Plan:
+        """The plan of a recipe, and what to keep besides; a recipe that says itself what to keep is obeyed."""
+        return replace(asked, keep=self.keep_epochs) if self.keep_epochs and asked.keep == "best" else asked
+
+
+def train_here(recipe: Recipe, out: Path, machine: Machine) -> dict[str, Any] | None:
+    world, device = machine.world, machine.device
+    title = f"{recipe.task.name} {recipe.for_training().method} seed {recipe.seed}"
+    progress = Progress(title, machine.quiet or not world.first)
+    run = Run(out, recipe, progress.note)
+    run.save_every = machine.save_every
+    plan = machine.plan(run.recipe.task.plan)
+    finished = world.told(run.finished and not run.lacks(plan))  # the first process may be alone in seeing the folder
+    parent = _trained_parent(run, out, machine) if run.recipe.parent and not finished else None
+    if world.first:
+        progress.log = run.log
+    trackers = Trackers(machine.track if world.first else (), progress.note)
+    tracked = Tracked(run.recipe.address(), flattened(describe(run.recipe)))
+    with run.claimed() if world.first else nullcontext():
+        if world.first and run.lacks(plan):
+            progress.note(f"{run.path} did not keep its epochs: it is trained again, to the same bits")
+            run.start_over()
+        if world.told(run.finished):
+            progress.note(f"{run.path} is finished already: nothing to train")
+            if world.first:
+                run.write_for_people()
+            trackers.start(tracked)
+            trackers.replay(run.history() if trackers.open else [])
+        else:
+            trackers.start(replace(tracked, epochs=run.epochs()))
+            _train_run(run, machine, progress, parent, trackers)
+        figures = None
+        if world.first:
+            figures = evaluate(run, run.recipe.method, device)
+            if recipe.method.changes != run.recipe.method.changes:
+                figures = evaluate(run, recipe.method, device)
+            trackers.finish(figures["metrics"])
+        world.wait()
+    return figures
+
+
+def _trained_parent(run: Run, out: Path, machine: Machine) -> ParentRun:
+    """The run that comes first: found, or resumed, or trained."""
+    asked = cast(Recipe, run.recipe.parent)
+    parent = Run(out, asked, run.say)
+    if not machine.world.told(parent.finished and (parent.path / "metrics.json").exists()):
+        run.say(f"{run.recipe.method} starts from the run of {asked.method}, which comes first")
+        train_here(asked, out, replace(machine, keep_epochs=None))
+    elif machine.world.first:
+        with suppress(Claimed), parent.in_use():
+            pass  # whatever a killed process left there is gone now
+    return ParentRun.of(parent, machine.world)
+
+
+def _train_run(run: Run, machine: Machine, progress: Progress, parent: ParentRun | None, trackers: Trackers) -> None:
+    recipe, device, world = run.recipe, machine.device, machine.world
+    _tune_machine(device)
+    splits, plan = load_splits(recipe.task), machine.plan(recipe.task.plan)
+    dataset = registry.dataset(recipe.task.dataset)
+    with own_randomness():
+        seed_torch(recipe.seed, "weights")
+        model = build(recipe).to(device)
+    if parent:
+        start_from(model, parent, recipe)
+    seen, plain = (Pixels.of(dataset, device, augment, recipe.task.side) for augment in (recipe.task.augment, "none"))
+    train = MemoryBatches(splits.train.to(device), seen, plan.batch_size, recipe.seed, world.rank, world.size)
+    val = MemoryBatches(splits.val.to(device), plain, 2 * plan.batch_size, None, world.rank, world.size)
+    data = manifest(splits) if world.first else {}
+    if world.first:  # only now, when all that can be wrong with the recipe would have shown
+        run.origin = {f"{role} data": each["digest"] for role, each in data["roles"].items()}
+        if parent:
+            run.origin["run that it starts from"] = parent.seal
+        run.begin(device, data)
+        for sentence in overlap_sentences(data):
+            progress.note(sentence)
+    begun = time.monotonic()
+    try:
+        with without_detours(model, train, val) as (learn, check):
+            history = run_epochs(Session(model, learn, check, plan, recipe.seed, run, progress, world, trackers.epoch))
+    finally:
+        if world.first:
+            run.write_json("seconds.json", [*run.seconds(), round(time.monotonic() - begun, 3)])
+    if world.first:
+        run.finish(history, data)
+        run.write_for_people()
+
+
+def _tune_machine(device: torch.device) -> None:
+    if device.type == "cpu":
+        keep_freed_memory()

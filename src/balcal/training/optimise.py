@@ -1,0 +1,101 @@
+"""Optimisers and learning rates as a plan describes them. The rate is a function of progress, so it needs no state.
+
+The weights in use may be an average over the steps of training: steadier than those of any one step.
+
+    mean_k = (1 - a_k) mean_(k-1) + a_k weights_k,    a_k = (p + 1) / (k + p)
+
+so that the k-th step counts about as k^p: with p = 3 half of the weight lies on the last sixth of the steps so far,
+however many there are. Nothing depends on the length of the training, so nothing has to be set for it. Polynomial-decay
+averaging: Shamir & Zhang, ICML 2013.
+
+Training itself goes on with its own weights and sees nothing of this.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from balcal.recipe import Plan
+
+
+def make_optimiser(model: nn.Module, plan: Plan) -> torch.optim.Optimizer:
+    weights = [p for p in model.parameters() if p.requires_grad]
+    if plan.optimiser == "sgd":
+        return torch.optim.SGD(weights, plan.lr, plan.momentum, weight_decay=plan.weight_decay, nesterov=False)
+    kind = torch.optim.Adam if plan.optimiser == "adam" else torch.optim.AdamW
+    return kind(weights, plan.lr, weight_decay=plan.weight_decay)
+
+
+def rate(plan: Plan, progress: float) -> float:
+    """The learning rate at a share of the training.
+
+    >>> plan = Plan(lr=1.0, schedule="step", milestones=(0.5, 0.75))
+    >>> [round(rate(plan, p), 4) for p in (0.0, 0.49, 0.5, 0.8)]
+    [1.0, 1.0, 0.1, 0.01]
+    >>> [round(rate(Plan(lr=1.0, schedule="cosine"), p), 4) for p in (0.0, 0.5, 1.0)]
+    [1.0, 0.5, 0.0]
+    """
+    if progress < plan.warmup:
+        return plan.lr * progress / plan.warmup
+    if plan.schedule == "step":
+        return plan.lr * 0.1 ** bisect_right(plan.milestones, progress)
+    if plan.schedule == "cosine":
+        return plan.lr * 0.5 * (1 + math.cos(math.pi * progress))
+    return plan.lr
+
+
+def set_rate(optimiser: torch.optim.Optimizer, lr: float) -> None:
+    for group in optimiser.param_groups:
+        group["lr"] = lr
+
+
+class RunningMean:
+    """Of a model's parameters and of what its body counts in training (BatchNorm); a head's dials are as they are."""
+
+    def __init__(self, model: nn.Module, power: float) -> None:
+        counted = (buffer for buffer in model.get_submodule("backbone").buffers() if buffer.is_floating_point())
+        self.live: list[Tensor] = [p.detach() for p in (*model.parameters(), *counted)]
+        self.power, self.steps = power, 0
+        self.mean = [tensor.clone() for tensor in self.live]
+
+    def restart(self) -> None:
+        """What was so far counts no more."""
+        self.steps = 0
+
+    @torch.no_grad()
+    def add(self) -> None:
+        """Count the weights as they are now."""
+        self.steps += 1
+        share = (self.power + 1) / (self.steps + self.power)
+        torch._foreach_lerp_(self.mean, self.live, share)
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """For a while the model has the average in place of its own weights."""
+        self._swap()
+        try:
+            yield
+        finally:
+            self._swap()
+
+    @torch.no_grad()
+    def _swap(self) -> None:
+        for live, mean in zip(self.live, self.mean, strict=True):
+            aside = live.clone()
+            live.copy_(mean)
+            mean.copy_(aside)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"steps": self.steps, "mean": self.mean}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.steps = state["steps"]
+        for mine, saved in zip(self.mean, state["mean"], strict=True):
+            mine.copy_(saved)

@@ -1,0 +1,239 @@
+"""Calibrate a network that is trained already: its body stays as it is, what stands on it is trained in seconds.
+
+    told = retrofit(network, loader)           # a network and a loader of (x, y) that it was not trained on, or was
+    print(told); told.model(x)                 # what it did to accuracy and calibration; calibrated log-probabilities
+
+For a run folder: `balcal retrofit RUN --with balcal-auto`.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Iterable, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from balcal import registry
+from balcal.backbones.tapped import find_classifier
+from balcal.build import as_method, wrap
+from balcal.core import Backbone, BalcalError, Record
+from balcal.data.batches import LoaderBatches
+from balcal.evaluation.judge import calibrated_predictions, predictions_of
+from balcal.evaluation.predict import predict_batches
+from balcal.metrics.verdict import Comparison, Verdict, compare, verdict
+from balcal.model import Model
+from balcal.recipe import Method, Plan, Recipe
+from balcal.runs import Run
+from balcal.runtime.devices import pick_device
+from balcal.runtime.progress import Progress
+from balcal.runtime.randomness import generator, own_randomness, seed_torch
+from balcal.runtime.values import SEED, at_least, check_value, within
+from balcal.training.fit import fit_batches, train_recipe
+from balcal.training.parents import FeatureBatches, fed_with_features, keep_features
+
+NAME = "retrofit"
+
+
+@dataclass(frozen=True, eq=False)
+class Retrofitted:
+    """The new model, and what became of accuracy and calibration on the held-out samples.
+
+    The same samples chose the epoch (and gamma, for `balcal-auto`): for a figure to publish, judge on others.
+    """
+
+    model: Model
+    history: list[Record]
+    after: Verdict
+    before: Verdict | None
+    """nothing, if the network had no classifier for these classes"""
+    difference: Comparison | None
+    seconds: float
+
+    def __str__(self) -> str:
+        lines = [f"retrofitted with {self.model.method.name.removesuffix(f'+{NAME}')} in {self.seconds:.1f} seconds"]
+        if self.before is not None and self.difference is not None:
+            lines += ["before", str(self.before), "after", str(self.after), str(self.difference)]
+        else:
+            lines += [str(self.after)]
+        return "\n".join(lines)
+
+
+def retrofit(
+    network: nn.Module,
+    loader: Iterable[Any],
+    val_loader: Iterable[Any] | None = None,
+    method: Method | str = "balcal-auto",
+    num_classes: int | None = None,
+    epochs: int = 5,
+    lr: float = 1e-3,
+    batch_size: int = 128,
+    held_out: float = 0.2,
+    tolerance: float = 0.01,
+    seed: int = 0,
+    quiet: bool = True,
+) -> Retrofitted:
+    """A calibrated model on the body of a trained network, which is copied and left alone.
+
+    `loader` gives (x, y), images as in use: not augmented. The body is asked once for each; classifier and adapter are
+    trained on its answers. `val_loader` decides which epoch stays; without one, a share `held_out` of the samples does.
+    If accuracy there falls by more than `tolerance`, that is an error; if by less, but by more than chance explains, a
+    warning. A network whose last layer has other classes (`num_classes`) gets a new one: then there is nothing to keep.
+    """
+    begun = time.perf_counter()
+    chosen = as_method(method)
+    given = {"epochs": epochs, "batch_size": batch_size, "lr": lr, "schedule": "cosine"}
+    plan = Plan(**chosen.brings | given)
+    seed = check_value("seed", seed, int, SEED)
+    check_value("held_out", held_out, float, within("[0, 1]"))
+    check_value("tolerance", tolerance, float, within("[0, 1]"))
+    start, trained = _as_model(network, check_value("num_classes", num_classes, int | None, at_least(2)))
+    with own_randomness():
+        seed_torch(seed, "weights")
+        model = _new_head(start, chosen)
+    device = model.head.weights.device
+    learn, check = _features(model, device, loader, val_loader, plan.batch_size, held_out, seed)
+    progress = Progress(model.method.name, quiet)
+    with fed_with_features(start), fed_with_features(model):
+        before = predict_batches(start, check) if trained else None
+        history = fit_batches(model, learn, check, plan, seed, progress)
+        after = predict_batches(model, check)
+    difference = compare(before, after, ("as it was", "retrofitted")) if before else None
+    if difference:
+        _check_accuracy(difference, tolerance)
+    was = verdict(before) if before else None
+    return Retrofitted(model.eval(), history, verdict(after), was, difference, time.perf_counter() - begun)
+
+
+def _as_model(network: nn.Module, num_classes: int | None) -> tuple[Model, bool]:
+    """The network as it is, as a model; and whether its classifier has been trained for these classes."""
+    copied = deepcopy(network)
+    if isinstance(copied, Model):
+        return copied.eval(), True
+    classes = _classes_of(copied)
+    num_classes = num_classes or classes
+    if num_classes is None:
+        raise BalcalError("retrofit cannot know how many classes there are: pass num_classes=")
+    return wrap(copied, num_classes, "vanilla").eval(), classes == num_classes
+
+
+def _classes_of(network: nn.Module) -> int | None:
+    """Those of the classifier that it comes with, if it comes with one."""
+    if isinstance(network, Backbone):
+        own = getattr(network, "get_classifier", lambda: None)()
+    else:
+        own = network.get_submodule(find_classifier(network))
+    return own.out_features if isinstance(own, nn.Linear) else None
+
+
+def _new_head(start: Model, method: Method) -> Model:
+    """Another head on the same body, beginning with the classifier that was there."""
+    own = getattr(start.head, "classifier", None)
+    width: int = start.backbone.num_features  # type: ignore[assignment]
+    fits = isinstance(own, nn.Linear) and own.in_features == width
+    frozen = method if method.changes.get("before_epoch") == NAME else method + registry.method(NAME)
+    if "mix" in frozen.changes:
+        raise BalcalError(f"`{method.name}` mixes images, and retrofit keeps their features: choose another method")
+    model = Model(start.backbone, start.num_classes, as_method(frozen), deepcopy(own) if fits else None)
+    place = start.head.weights.device
+    model.head.to(place)
+    model.posthoc.to(place)
+    return model
+
+
+def _features(
+    model: Model,
+    device: torch.device,
+    loader: Iterable[Any],
+    val_loader: Iterable[Any] | None,
+    batch_size: int,
+    held_out: float,
+    seed: int,
+) -> tuple[FeatureBatches, FeatureBatches]:
+    """To learn from and to check on."""
+    whole = FeatureBatches(*keep_features(model, LoaderBatches(loader, device, seed)), batch_size, seed)
+    if val_loader is not None:
+        return whole, FeatureBatches(*keep_features(model, LoaderBatches(val_loader, device, seed)), batch_size)
+    n = len(whole.labels)
+    kept = round(n * held_out)
+    if not 0 < kept < n:
+        raise BalcalError(f"cannot hold out {held_out:.0%} of {n} samples: pass val_loader=, or another held_out=")
+    order = torch.randperm(n, generator=generator(seed, "split")).to(whole.labels.device)
+    return whole.take(order[kept:], seed), whole.take(order[:kept], None)
+
+
+def _check_accuracy(difference: Comparison, tolerance: float) -> None:
+    fall = -difference.accuracy.value
+    if fall > tolerance:
+        raise BalcalError(
+            f"accuracy on the {difference.samples:,} held-out samples falls by {fall:.2%}, more than tolerance="
+            f"{tolerance}: give it more data, a lower lr=, or another method"
+        )
+    for remark in accuracy_remarks(difference):
+        warnings.warn(remark, stacklevel=3)
+
+
+def accuracy_remarks(held_out: Comparison) -> list[str]:
+    """One sentence, if accuracy fell by more than chance explains."""
+    if held_out.accuracy.high >= 0:
+        return []
+    return [
+        f"accuracy on the {held_out.samples:,} held-out samples fell by {-held_out.accuracy.value:.2%}, "
+        "more than chance explains: try another method, or a lower learning rate"
+    ]
+
+
+def recipe_on(run: Run, method: str, settings: Sequence[str] = ()) -> Recipe:
+    """The recipe that retrofits a run: the run's task, seed and split; the settings are for the new part alone."""
+    old, name = run.recipe, f"{method}+{NAME}"
+    shared = [text for text in old.overrides if text.startswith("task.")]
+    theirs = [f"parent.{text}" for text in old.overrides if not text.startswith("task.")]
+    plain = registry.recipe(old.task.name, old.method.name, old.seed, old.overrides)
+    pinned = []
+    for text in settings:
+        path = text.partition("=")[0].strip()
+        root, _, field = path.partition(".")
+        if root == "task":
+            raise BalcalError(f"`{text}` cannot be set: a retrofit has the task of its run")
+        holder = plain.task.plan if root == "plan" else getattr(plain.method, root, None)
+        if hasattr(holder, field) and (root == "plan" or plain.method.changes.get(root)):
+            pinned.append(f"parent.{path}={getattr(holder, field)}")
+    overrides = [*shared, *settings, f"{registry.PARENT_METHOD}={old.method.name}", *theirs, *pinned]
+    return registry.recipe(old.task.name, name, old.seed, overrides)
+
+
+def retrofit_run(
+    path: Path,
+    method: str = "balcal-auto",
+    settings: Sequence[str] = (),
+    device: str | None = None,
+    quiet: bool = False,
+) -> dict[str, Any] | None:
+    """Retrofit a finished run: a run of its own beside it, and what changed on held-out and on test images."""
+    parent = Run.at(path)
+    parent.ending()
+    recipe = recipe_on(parent, method, settings)
+    root = path.resolve().parent.parent
+    expected = root / recipe.parent.address() if recipe.parent else root
+    if expected != path.resolve():
+        raise BalcalError(f"{path} is not where its recipe says, {expected}: move it there")
+    figures = train_recipe(recipe, root, device, quiet)
+    if figures is None:
+        return None
+    child, place = Run.at(Path(figures["run"])), pick_device(device)
+    names = (parent.recipe.method.name, figures["method"])
+    with parent.in_use(), child.in_use():
+        before = predictions_of(parent, parent.recipe.method, place)
+        after = predictions_of(child, child.recipe.method, place)
+        _, judged, _ = calibrated_predictions(child, as_method(recipe.method), place)
+    held_out = compare(before[0], after[0], names)
+    return figures | {
+        "against_parent": compare(before[1], judged, names).as_dict(),
+        "against_parent_held_out": held_out.as_dict(),
+        "remarks": accuracy_remarks(held_out),
+    }

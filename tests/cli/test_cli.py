@@ -1,0 +1,170 @@
+"""The command line as a person meets it."""
+
+import json
+import re
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from command_line import balcal_cli
+from runs_helper import trained
+from samples import draw
+
+import balcal
+
+QUICK = ["--set", "plan.epochs=1", "--quiet"]
+
+
+def test_help_answers_at_once_and_without_torch():
+    probe = "import sys; sys.argv = ['balcal', '--help']\nfrom balcal.cli import main\n"
+    probe += "try: main()\nexcept SystemExit: pass\nassert 'torch' not in sys.modules and 'numpy' not in sys.modules"
+    begun = time.perf_counter()
+    told = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
+    print(f"{time.perf_counter() - begun:.2f} s")
+    for verb in ("train", "evaluate", "list", "show", "demo"):
+        assert verb in told.stdout
+
+
+def test_train_then_evaluate_in_json(tmp_path, capsys):
+    code, out, err = balcal_cli("train", "digits", "balcal+ts", "--out", tmp_path, "--json", *QUICK, capsys=capsys)
+    assert code == 0, err
+    figures = json.loads(out)
+    assert figures["method"] == "balcal+ts"
+    assert 0 < figures["test"]["accuracy"] <= 1, "fractions in JSON"
+    ece = figures["specification"]["ece"]
+    assert (ece["bins"], ece["norm"], ece["split"], ece["posthoc"]) == (15, "L1", "test", "ts")
+    assert ece["edges"].startswith("uniform, (lo, hi]")
+    assert set(figures["metrics"]) <= set(figures["specification"])
+    assert figures["metrics"]["ece"] == pytest.approx(figures["test"]["ece"])
+    assert figures["against_uncalibrated"]["names"] == ["balcal", "balcal+ts"]
+    assert figures["fusion"] == "probs"
+    code, out, _ = balcal_cli("evaluate", figures["run"], "--with", "ts", "--json", capsys=capsys)
+    assert json.loads(out)["test"] == figures["test"]
+    assert json.loads(
+        balcal_cli("calibrate", figures["run"], "--with", "ts", "--json", capsys=capsys)[1]
+    ) == json.loads(out)
+    code, out, _ = balcal_cli("evaluate", figures["run"], capsys=capsys)
+    assert re.search(r"accuracy +\d+\.\d\d %   \[", out)
+    assert re.search(r"ECE .* a perfect model scores \d\.\d\d % on average", out)
+    code, out, _ = balcal_cli("evaluate", figures["run"], "--with", "ts", capsys=capsys)
+    assert "balcal+ts against balcal: accuracy the same" in out
+
+
+def test_list_and_show(capsys):
+    for kind in ("methods", "tasks", "datasets", "backbones", "metrics"):
+        code, out, _ = balcal_cli("list", kind, "--json", capsys=capsys)
+        assert code == 0
+        assert len(json.loads(out)) >= 2
+    _, out, _ = balcal_cli("show", "balcal+ts", capsys=capsys)
+    assert "e = beta unit(A(z)) M" in out
+    assert "posthoc      TemperatureScaling(by='nll')   (by ts)" in out
+    _, out, _ = balcal_cli("show", "smooth_ece", capsys=capsys)
+    assert "reflected Gaussian" in out
+    assert "Blasiok" in out
+    _, out, _ = balcal_cli("list", "metrics", capsys=capsys)
+    assert re.search(r"auroc +higher +fraction", out)
+    _, out, _ = balcal_cli("list", capsys=capsys)
+    assert "ours: logit fusion" in out, "balcal-auto is named as ours wherever it appears"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["train", "digits", "balcal+balcal-k"], "cannot be joined: both set `head`"),
+        (["train", "digits", "balkal"], "unknown method `balkal`; did you mean `balcal`?"),
+        (["train", "digit"], "unknown task `digit`; did you mean `digits`?"),
+        (["train", "digits", "--set", "plan.epoch=1"], "did you mean `epochs`?"),
+        (["train", "digits", "--set", "task.val_size=99999"], "cannot hold out 99999 of 1297 images"),
+        (["train", "digits", "--set", "task.val_size=0"], "task.val_size must be at least 1, not 0"),
+        (["train", "digits", "--device", "cuda:7"], "cannot use device `cuda:7`"),
+        (["train", "digits", "--device", "toaster"], "cannot use device `toaster`"),
+        (["train", "digits", "--out", "/proc/nowhere"], "choose another folder with --out"),
+        (["evaluate", "nowhere"], "is not a run"),
+        (["list", "recipes"], "unknown kind `recipes`"),
+        (["show", "ls+"], "unknown method"),
+        (["audit", "nothing.npz"], "there is no file nothing.npz"),
+        (["calibrate", "nothing.npz", "--with", "ts"], "there is no file nothing.npz"),
+    ],
+)
+def test_mistakes_are_one_clear_sentence(arguments, complaint, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = balcal_cli(*arguments, *(QUICK if arguments[0] == "train" else []), capsys=capsys)
+    assert code == 1
+    assert complaint in err
+    assert err.startswith("balcal: ")
+    assert err.count("\n") == 1, "one sentence"
+    assert out == ""
+    assert not list(tmp_path.glob("**/*.pt")), "nothing half-written"
+
+
+def test_audit_explains_each_difference(tmp_path, capsys):
+    p = np.array([[1.0, 0.0]] * 4 + [[0.96, 0.04]] * 4)
+    np.savez(tmp_path / "p.npz", probs=p, labels=[0, 0, 0, 1, 0, 0, 0, 0])
+    code, out, _ = balcal_cli("audit", tmp_path / "p.npz", capsys=capsys)
+    assert code == 0
+    assert re.search(r"torchmetrics +14\.500 +\+4\.000 +4 confidences equal 1", out)
+    assert "A perfect model with these confidences" in out
+    _, out, _ = balcal_cli("audit", tmp_path / "p.npz", "--json", capsys=capsys)
+    assert {f["name"] for f in json.loads(out)["findings"]} >= {"balcal", "Guo et al.", "torchmetrics", "netcal"}
+
+
+def test_calibrate_arrays(tmp_path, capsys):
+    for name, seed in (("held", 0), ("new", 1)):
+        p, y = draw(seed, n=400)
+        y = np.where(np.random.default_rng(seed).random(400) < 0.5, p.argmax(1), y)
+        np.savez(tmp_path / f"{name}.npz", probs=p, labels=y)
+    held, new, out_file = (str(tmp_path / f"{name}.npz") for name in ("held", "new", "out"))
+    code, out, _ = balcal_cli("calibrate", held, "--with", "ts", capsys=capsys)
+    assert code == 0
+    assert "judge it on other samples" in out
+    code, out, err = balcal_cli("calibrate", held, "--with", "ts", "--apply", new, "--out", out_file, capsys=capsys)
+    assert code == 0, err
+    assert "ts against no calibration: accuracy the same, NLL better" in out
+    with np.load(out_file) as written:
+        assert written["probs"].sum(1) == pytest.approx(np.ones(400))
+        assert (written["probs"].argmax(1) == np.load(new)["probs"].argmax(1)).all()
+    _, out, _ = balcal_cli("calibrate", held, "--with", "ts", "--apply", new, "--json", capsys=capsys)
+    told = json.loads(out)
+    assert told["fit_nll"][1] <= told["fit_nll"][0]
+    assert told["after"]["nll"] < told["before"]["nll"]
+    for arguments, complaint in (
+        (["--apply", held], "the very predictions that were fitted on"),
+        (["--out", out_file], "--out needs --apply"),
+    ):
+        code, _, err = balcal_cli("calibrate", held, "--with", "ts", *arguments, capsys=capsys)
+        assert code == 1
+        assert complaint in err
+
+
+def test_calibrating_on_test_predictions_is_refused(tmp_path, capsys):
+    run = trained("vanilla", tmp_path)
+    code, _, err = balcal_cli("calibrate", run / "predictions" / "test.npz", "--with", "ts", capsys=capsys)
+    assert code == 1
+    assert "predictions of the test role" in err
+
+
+def test_a_full_disk_ends_with_one_sentence_and_room_makes_it_go_on(tmp_path):
+    """Files may not grow beyond 60 kB: the first checkpoint fails half-way, as on a full disk."""
+    code = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, -1))\n"
+    code += (
+        f"sys.argv = ['balcal', 'train', 'digits', 'balcal', '--out', {str(tmp_path)!r}, '--set', 'plan.epochs=3']\n"
+    )
+    code += "from balcal.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "balcal: cannot write" in done.stderr
+    assert "make room or choose another folder" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not list(tmp_path.glob("**/.unfinished-*"))
+    assert not list(tmp_path.glob("**/*.pt"))
+    assert (trained("balcal", tmp_path) / "metrics.json").exists()
+
+
+def test_the_public_names_are_there():
+    for name in balcal.__all__:
+        assert getattr(balcal, name) is not None
+    assert set(balcal.__all__) <= set(dir(balcal))
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        balcal.nonsense  # noqa: B018

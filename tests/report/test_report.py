@@ -1,0 +1,296 @@
+"""Pages: complete, self-contained, with the right numbers, and shut to whatever a name may try."""
+
+import json
+import re
+from dataclasses import replace
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from command_line import balcal_cli
+from page_samples import (
+    HISTORY,
+    HOSTILE,
+    balcal_run,
+    hostile_story,
+    predictions,
+    small_arena,
+)
+from pages import Page, check_self_contained
+
+from balcal.arena.reading import NUMBERS
+from balcal.arena.result import ArenaResult
+from balcal.core import BalcalError
+from balcal.plots.numbers import class_table, coverage_table, reliability_table
+from balcal.report import predictions as charts
+from balcal.report import write_report
+from balcal.report.arena import arena_page, ranks
+from balcal.report.content import story_of_predictions
+from balcal.report.page import run_page
+from balcal.report.training import epoch_charts
+from balcal.runs import Run
+
+
+def elements(svg, class_):
+    """Of one drawing or several."""
+    root = ElementTree.fromstring(f"<div>{svg}</div>")
+    return [e for e in root.iter() if class_ in e.get("class", "").split()]
+
+
+def test_the_page_of_a_run(tmp_path, capsys):
+    out = tmp_path / "page.html"
+    code, told, err = balcal_cli("report", balcal_run(), "--out", out, "--json", capsys=capsys)
+    assert code == 0, err
+    assert json.loads(told) == {"report": str(out), "bytes": out.stat().st_size}
+    assert out.stat().st_size < 3_000_000
+    page = check_self_contained(out.read_text())
+    run = Run.at(balcal_run())
+    figures = json.loads((run.path / "metrics.json").read_text())["test"]
+    for shown in (
+        f"ECE {figures['ece'] * 100:.2f} % [{figures['ece_interval'][0] * 100:.2f}, "
+        f"{figures['ece_interval'][1] * 100:.2f}]",
+        f"noise floor {figures['floor_mean'] * 100:.2f} %, up to {figures['floor_high'] * 100:.2f} %",
+        "as trained",
+        "after temperature scaling",
+        "The learnable classifier by itself",
+        "The fixed ETF classifier by itself",
+        "mean confidence is to meet its target",
+        "balcal train digits balcal --seed 0 --set plan.epochs=2",
+        "judges; nothing is fitted or chosen on it",
+    ):
+        assert shown in page.text, shown
+    assert "As images get worse" not in page.text
+    assert "Images from elsewhere" not in page.text
+    assert sum(tag == "img" for tag, _ in page.tags) > 0, "its most confident mistakes are shown"
+    learnable = run.load_predictions("test-branch0")
+    assert len(learnable) == figures["samples"], "what each classifier says by itself is kept"
+
+
+def test_shift_and_outside_sets_are_shown_where_they_were_evaluated(tmp_path, capsys):
+    """From the evaluation to the page by the command line: what one writes is what the other reads."""
+    run = Run.at(balcal_run())
+    arguments = ("--corruptions", "fog,snow", "--against", "fashion", "--quiet", "--json")
+    code, told, error = balcal_cli("evaluate", run.path, *arguments, capsys=capsys)
+    assert code == 0, error
+    try:
+        assert balcal_cli("report", run.path, "--out", tmp_path / "page.html", capsys=capsys)[0] == 0
+        page = Page((tmp_path / "page.html").read_text())
+        assert "2 corruptions in 5 severities" in page.text
+        assert "Not evaluated after temperature scaling." in page.text
+        auroc = json.loads(told)["ood"]["sets"]["fashion"]["scores"]["confidence"]["auroc"]
+        assert f"fashion confidence {100 * auroc:.1f} %" in page.text
+        assert "digits fashion" in page.text, "the confidences of both sets are drawn"
+        (run.path / "shift.json").write_text("{")
+        with pytest.raises(BalcalError, match=r"shift.json is damaged: delete it"):
+            write_report(run.path, tmp_path / "page.html")
+    finally:
+        for path in [*run.path.glob("*shift.json"), run.path / "ood.json"]:
+            path.unlink()
+
+
+def test_the_page_of_plain_predictions(tmp_path):
+    told = predictions()
+    np.savez(tmp_path / "mine.npz", probs=told.probs.numpy(), labels=told.labels.numpy())
+    assert write_report(tmp_path / "mine.npz")["report"] == str(tmp_path / "mine.html")
+    page = check_self_contained((tmp_path / "mine.html").read_text())
+    assert "mine.npz" in page.text
+    assert "How it was trained" not in page.text
+    with pytest.raises(BalcalError, match="neither a run's folder nor a file"):
+        write_report(tmp_path / "nothing")
+
+
+def test_hostile_names_stay_text():
+    page = check_self_contained(run_page(hostile_story()))
+    plain = check_self_contained(run_page(replace(hostile_story(), classes=["a", "b", "c", "d"])))
+    assert [tag for tag, _ in page.tags] == [tag for tag, _ in plain.tags], "names add no element"
+    for name in HOSTILE:
+        assert name in page.text
+    tips = [a["data-tip"] for _, a in page.tags if "data-tip" in a]
+    assert any(tip.startswith(HOSTILE[1]) for tip in tips)
+
+
+def test_hostile_names_in_an_arena_stay_text():
+    _, result = small_arena()
+    names = dict(zip(result.entries, HOSTILE, strict=True))
+    bad = replace(
+        result,
+        task=HOSTILE[2],
+        entries=tuple(names.values()),
+        reference=HOSTILE[0],
+        cells=tuple(replace(cell, entry=names[cell.entry], run=HOSTILE[1]) for cell in result.cells),
+        runs=tuple(replace(run, run=HOSTILE[3]) for run in result.runs),
+        made={HOSTILE[0]: HOSTILE[1]},
+    )
+    page = check_self_contained(arena_page(bad))
+    for name in HOSTILE:
+        assert name in page.text
+    assert "No diagram of" in page.text, "there is no such run, and the page says so"
+
+
+def test_the_page_of_an_arena(tmp_path):
+    runs, result = small_arena()
+    path = next((runs / "arena").glob("*.json"))
+    write_report(path, tmp_path / "arena.html")
+    page = check_self_contained((tmp_path / "arena.html").read_text())
+    assert len([1 for tag, a in page.tags if tag == "figure" and a.get("class") == "small"]) == len(result.entries)
+    for row in result.rows():
+        ece = row["ece"]
+        low, high = (f"{end * 100:.2f}" for end in row["ece_interval"])
+        assert f"{ece['mean'] * 100:.2f} ± {ece['std'] * 100:.2f} [{low}, {high}]" in page.text
+    sorts = [float(a["data-sort"]) for tag, a in page.tags if tag == "td" and a.get("data-sort")]
+    assert any(value == result.rows()[0]["nll"]["mean"] for value in sorts)
+
+
+def test_the_page_of_an_arena_with_one_seed(tmp_path, capsys):
+    """All the way through the command line; its judgements speak of these runs only."""
+    table = tmp_path / "arena.json"
+    arguments = ["digits", "--methods", "vanilla,balcal", "--seeds", "1", "--set", "plan.epochs=1", "--quiet"]
+    code, _, err = balcal_cli("arena", *arguments, "--runs", tmp_path, "--out", table, capsys=capsys)
+    assert code == 0, err
+    code, out, err = balcal_cli("report", table, capsys=capsys)
+    assert (code, err) == (0, "")
+    assert out.startswith(f"report: {tmp_path / 'arena.html'} (")
+    page = check_self_contained((tmp_path / "arena.html").read_text())
+    assert "one seed cannot say whether that is chance" in page.text
+    assert not [a for tag, a in page.tags if tag == "span" and a.get("class") == "leads"], "one seed has no leader"
+    rows = json.loads(table.read_text())["rows"]
+    told = [row[f]["against"]["judgement"] for row in rows for f in ("accuracy", "nll") if row[f]["against"]]
+    assert "worse here" in told or "better here" in told, "the case must exercise what is said of single runs"
+    assert ("(▼)" in page.text) == any("worse here" in str(row) for row in rows)
+    assert any("this run is " in a.get("data-tip", "") for _, a in page.tags)
+
+
+def places(value, path=()):
+    """Every place in nested data; of a list, its first element stands for all."""
+    yield path
+    if isinstance(value, dict):
+        for name in value:
+            yield from places(value[name], (*path, name))
+    elif isinstance(value, list) and value:
+        yield from places(value[0], (*path, 0))
+
+
+def changed(told, path, value):
+    *before, last = path
+    inside = told
+    for name in before:
+        inside = inside[name]
+    inside[last] = value
+    if value is GONE:
+        del inside[last]
+    return told
+
+
+GONE = object()
+WRONG = [None, [], {}, 3, "x", True, [[]], [None], {"x": None}, GONE]
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of numbers that make no sense
+def test_json_that_is_no_arena_is_one_sentence_and_else_makes_a_page(tmp_path, capsys):
+    """Each part of a good result is replaced by each of several others: it is refused, or all is made of it."""
+    path, told = tmp_path / "a.json", small_arena()[1].as_dict()
+    told |= {"made": {"runs": str(tmp_path)}}
+    told["searches"] = [{"method": "a", "by": "b", "tried": [{"settings": ["c=1"]}], "chosen": ["c=1"]}]
+    told["runs"] = [run | {"recipe": {}, "environment": {}} for run in told["runs"]]
+    needed = (*NUMBERS, "ece_interval")
+    told["cells"] = [cell | {"figures": {name: cell["figures"][name] for name in needed}} for cell in told["cells"]]
+    text, refused, made = json.dumps(told), 0, 0
+    for place in list(places(json.loads(text)))[1:]:
+        for wrong in WRONG if place[0] != "chance" or "accuracy" in place else ():
+            path.write_text(json.dumps(changed(json.loads(text), place, wrong)))
+            try:
+                result = ArenaResult.load(path)
+            except BalcalError:
+                refused += 1
+                continue
+            try:
+                assert arena_page(result) + result.table("runs") + result.table("latex")
+                made += 1
+            except Exception as error:
+                pytest.fail(f"{place} as {wrong!r}: {error!r}")
+    assert refused > 300
+    assert made > 10
+    for content in (b"null", b"[]", b"3", b'"x"', b"{}", b"", b"[" * 100_000, b"\xff", text[:-9].encode()):
+        path.write_bytes(content)
+        code, _, err = balcal_cli("report", path, capsys=capsys)
+        assert (code, err.count("\n")) == (1, 1), content
+        assert re.match(r"balcal: .*a\.json is not the result of an arena \(.+\): make one with `balcal arena`", err)
+    code, _, err = balcal_cli("report", tmp_path / "none.json", capsys=capsys)
+    assert (code, err) == (1, f"balcal: cannot read {tmp_path / 'none.json'} (No such file or directory)\n")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_ranks_by_hand():
+    _, result = small_arena()
+    told = {row["entry"]: row for row in ranks(result)}
+    for column, (figure, higher) in enumerate((("accuracy", True), ("ece", False))):
+        for entry in result.entries:
+            places = []
+            for seed in range(2):
+                mine = result.values(entry, figure)[seed]
+                others = [result.values(other, figure)[seed] for other in result.entries]
+                ahead = sum(v > mine if higher else v < mine for v in others)
+                places.append(ahead + (1 + others.count(mine)) / 2)
+            assert told[entry]["cells"][column]["rank"] == pytest.approx(np.mean(places))
+
+
+def test_bars_and_gaps_are_as_high_as_the_numbers_say():
+    told = predictions()
+    svg = charts.reliability(reliability_table(told, 15), small=True)
+    probs, labels = told.probs.numpy(), told.labels.numpy()
+    expected = []
+    for b in range(15):
+        inside = [i for i in range(len(labels)) if b / 15 < probs[i].max() <= (b + 1) / 15]
+        if inside:
+            right = np.mean([probs[i].argmax() == labels[i] for i in inside])
+            expected.append((right, np.mean([probs[i].max() for i in inside])))
+    heights = [float(bar.get("height")) for bar in elements(svg, "bar")]
+    full = 244 - 26 - 12
+    assert heights == pytest.approx([acc * full for acc, _ in expected], abs=0.01)
+    gaps = [float(e.get("height")) for c in ("over", "under") for e in elements(svg, c)]
+    assert sorted(gaps) == pytest.approx(sorted(abs(conf - acc) * full for acc, conf in expected), abs=0.01)
+    assert len(elements(svg, "over")) == sum(conf > acc for acc, conf in expected)
+
+
+def points(path):
+    return [tuple(map(float, pair.split())) for pair in re.split("[ML]", path.get("d"))[1:]]
+
+
+def test_lines_pass_through_the_numbers():
+    told = predictions()
+    risk = elements(charts.coverage(coverage_table(told)), "risk")[0]
+    order = np.argsort(-told.probs.numpy().max(1), kind="stable")
+    wrong = (told.probs.numpy().argmax(1) != told.labels.numpy())[order]
+    expected = np.cumsum(wrong) / np.arange(1, len(wrong) + 1)
+    ys = np.array([y for _, y in points(risk)])
+    base, (high, at) = 300 - 40, (expected.max(), expected.argmax())
+    scale = (base - ys[at]) / high
+    assert (base - ys) / scale == pytest.approx(expected, abs=0.002)
+    gamma = epoch_charts(HISTORY, chosen=2)[0]
+    (line,) = elements(gamma["svg"], "line")
+    drops = np.diff([y for _, y in points(line)])
+    assert drops == pytest.approx(drops[0], abs=0.11), "gamma falls by 0.1 each epoch"
+    assert "epoch 3, chosen" in gamma["svg"]
+
+
+def test_classes_tell_their_numbers():
+    told = predictions()
+    table = class_table(told)
+    svg = charts.classes(table, ["a", "b", "c", "d"])
+    picks, labels = told.probs.argmax(1).numpy(), told.labels.numpy()
+    for k, name in enumerate("abcd"):
+        mine = picks == k
+        (row,) = [e for e in elements(svg, "row") if e.get("data-tip").startswith(f"{name}:")]
+        told_right = f"right {np.mean(labels[mine] == k) * 100:.1f} %"
+        assert told_right in row.get("data-tip").replace("\N{NO-BREAK SPACE}", " ")
+        assert f"predicted {mine.sum():,} times" in row.get("data-tip")
+
+
+def test_a_model_without_mistakes_and_a_single_class_predicted():
+    told = predictions(n=60)
+    sure = replace(told, log_probs=np.log(0.91) * 0 + told.log_probs, labels=told.probs.argmax(1))
+    check_self_contained(run_page(story_of_predictions(sure, "flawless")))
+    one = replace(
+        told, log_probs=told.log_probs[told.probs.argmax(1) == 0], labels=told.labels[told.probs.argmax(1) == 0]
+    )
+    check_self_contained(run_page(story_of_predictions(one, "one class")))

@@ -1,0 +1,155 @@
+"""Somebody's loaders: what is wrong with them is said in a sentence, and never becomes a number."""
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, RandomSampler, TensorDataset
+
+import balcal
+from balcal.core import BalcalError
+from balcal.data.splits import hold_out
+
+rng = torch.Generator().manual_seed(2)
+Y = torch.randint(4, (64,), generator=rng)
+X = torch.randn(64, 8, generator=rng)
+X[torch.arange(64), Y] += 2
+GOOD = [(X[rows], Y[rows]) for rows in torch.arange(64).split(16)]
+
+
+def net(*between):
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(8, 16), *between, nn.ReLU(), nn.Linear(16, 4))
+
+
+def wrapped(method="balcal-auto", *between):
+    return balcal.wrap(net(*between), 4, method)
+
+
+class Claims:
+    """Batches, and another length than theirs."""
+
+    def __init__(self, length, batches=GOOD):
+        self.length, self.batches = length, batches
+
+    def __len__(self):
+        return self.length
+
+    def __iter__(self):
+        return iter(self.batches)
+
+
+class Once(Claims):
+    """An iterator with a length: used up after the first time."""
+
+    def __init__(self):
+        super().__init__(4, iter(GOOD))
+
+
+USES = {
+    "fit": lambda loader: balcal.fit(wrapped(), loader, GOOD, epochs=2, quiet=True),
+    "fit, to validate": lambda loader: balcal.fit(wrapped(), GOOD, loader, epochs=2, quiet=True),
+    "predict": lambda loader: balcal.predict(wrapped(), loader),
+    "calibrate": lambda loader: balcal.calibrate(wrapped(), loader, "ts"),
+    "calibrate gamma": lambda loader: balcal.calibrate(wrapped(), loader, "gamma"),
+    "retrofit": lambda loader: balcal.retrofit(net(), loader, GOOD, epochs=1),
+    "retrofit, to validate": lambda loader: balcal.retrofit(net(), GOOD, loader, epochs=1),
+    "end_epoch": lambda loader: wrapped().end_epoch(loader),
+}
+SHORT, LONG = Claims(8), Claims(3)
+everywhere = pytest.mark.parametrize("use", USES.values(), ids=USES.keys())
+
+
+@everywhere
+@pytest.mark.parametrize(
+    ("loader", "words"),
+    [
+        (SHORT, "the loader has ended after 4 of 8 batches: make len"),
+        (LONG, "the loader gives more than 3 batches, which is its length"),
+        ([*GOOD, (X[:5], Y[:4])], "batch 5.* has 5 images and 4 labels: each image needs one label"),
+        ([*GOOD, (X[:4], Y[:4].float())], r"must be a list of class indices, not torch.float32 \(4,\)"),
+        ([*GOOD, (X[:4], Y[:4, None])], r"must be a list of class indices, not torch.int64 \(4, 1\)"),
+        ([*GOOD, (X[:4], Y[:4] * 1j)], "must be a list of class indices, not torch.complex64"),
+        ([{"pixels": X, "labels": Y}], r"must give pairs \(images, labels\)"),
+        ([(X, Y, Y)], r"must give pairs \(images, labels\)"),
+        ([(X[0], Y[0])], "must be a list of class indices"),
+        ([], "empty"),
+    ],
+)
+def test_a_loader_that_is_not_what_it_says(use, loader, words):
+    with pytest.raises(BalcalError, match=words):
+        use(loader)
+
+
+@pytest.mark.parametrize("use", ["fit", "fit, to validate", "retrofit", "retrofit, to validate", "end_epoch"])
+def test_labels_that_no_class_has(use):
+    with pytest.raises(BalcalError, match=r"label 4 in .* is out of range: with 4 classes labels run from 0 to 3"):
+        USES[use]([*GOOD, (X, Y + 1)])
+
+
+def test_images_that_are_no_numbers_do_not_reach_a_retrofit():
+    with pytest.raises(BalcalError, match="image 2 of batch 5 has NaN or infinite values"):
+        balcal.retrofit(net(), [*GOOD, (X.clone().index_fill_(0, torch.tensor([2]), torch.nan), Y)], GOOD, epochs=1)
+
+
+@pytest.mark.parametrize("where", ["train", "val"])
+def test_an_iterator_is_used_up_after_the_first_epoch(where):
+    loaders = {"train": GOOD, "val": GOOD} | {where: Once()}
+    with pytest.raises(BalcalError, match=r"ended after 0 of 4 batches.*an iterator is used up after the first"):
+        balcal.fit(wrapped(), loaders["train"], loaders["val"], epochs=2, quiet=True)
+
+
+def test_a_wrong_length_leaves_no_epoch_behind(tmp_path):
+    """Else the mean of 4 losses, divided by 8, would stand in the history."""
+    with pytest.raises(BalcalError, match="ended after 4 of 8"):
+        balcal.fit(wrapped(), SHORT, GOOD, epochs=2, out=tmp_path, quiet=True)
+    assert not list(tmp_path.glob("**/*.pt"))
+    assert not (tmp_path / "history.jsonl").exists()
+
+
+def test_without_a_length_there_is_nothing_to_count():
+    """Where no length is needed, a generator will do."""
+    told = balcal.predict(wrapped(), (batch for batch in GOOD))
+    assert torch.equal(told.labels, Y)
+    with pytest.raises(BalcalError, match="the loader is empty"):
+        balcal.predict(wrapped(), iter([]))
+    with pytest.raises(BalcalError, match="the loader has no length"):
+        balcal.fit(wrapped(), (batch for batch in GOOD), GOOD, epochs=1, quiet=True)
+
+
+def test_a_last_batch_of_one_and_batch_norm():
+    data = TensorDataset(X[:33], Y[:33])
+    words = r"BatchNorm cannot be trained on a batch of 1: have the last batch left out \(drop_last=True\)"
+    with pytest.raises(BalcalError, match=words):
+        balcal.fit(wrapped("balcal", nn.BatchNorm1d(16)), DataLoader(data, 16), GOOD, epochs=1, quiet=True)
+    model = wrapped("balcal", nn.BatchNorm1d(16))
+    with pytest.raises(BalcalError, match=words):
+        model.loss(X[:1], Y[:1])
+    records = balcal.fit(model, DataLoader(data, 16, drop_last=True), GOOD, epochs=1, quiet=True)
+    assert len(records) == 1
+    assert len(balcal.predict(model, DataLoader(data, 16)).labels) == 33, "in use one sample is as good as many"
+
+
+def test_in_one_s_own_loop_batches_are_looked_at_too():
+    model = wrapped()
+    for images, labels, words in [
+        (X[:5], Y[:4], "this batch has 5 images and 4 labels"),
+        (X[:0], Y[:0], "this batch is empty"),
+        (X[:4], Y[:4].float(), "must be a list of class indices"),
+    ]:
+        with pytest.raises(BalcalError, match=words):
+            model.loss(images, labels)
+    model.loss(X, Y)
+    for empty in ([], [(X[:0], Y[:0])]):
+        with pytest.raises(BalcalError, match="the validation loader is empty"):
+            model.end_epoch(empty)
+    record = model.end_epoch(GOOD)
+    assert 0 <= record["gamma"] == pytest.approx(model.head.gamma)
+
+
+def test_of_samples_drawn_with_replacement_none_can_be_held_out():
+    """A tenth held out, the rest would be drawn in another way than was asked for."""
+    data = TensorDataset(X, Y)
+    for sampler in (RandomSampler(data, replacement=True), RandomSampler(data, num_samples=32)):
+        with pytest.raises(BalcalError, match=r"no samples can be held out.*: pass val_loader="):
+            hold_out(DataLoader(data, 8, sampler=sampler), seed=0)
+    assert len(hold_out(DataLoader(data, 8, shuffle=True), seed=0)[1].dataset) == 6
