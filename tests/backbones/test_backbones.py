@@ -177,7 +177,7 @@ def test_wrap_with_every_kind_of_head(name, method):
     made = balcal.registry.recipe("digits", chosen, overrides=["head.adapter=conv"] if adapter else []).method
     network, side = backbone(name), side_of(name)
     if adapter and name == "vit-tiny":
-        with pytest.raises(BalcalError, match="VisionTransformer has tokens: use adapter=vector"):
+        with pytest.raises(BalcalError, match="VisionTransformer has none: use adapter=vector"):
             balcal.wrap(network, 10, made)
         return
     model = balcal.wrap(network, 10, made)
