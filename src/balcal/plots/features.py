@@ -17,7 +17,7 @@ from balcal.core import BalcalError
 from balcal.evaluation.judge import batches_of, load_chosen, load_splits
 from balcal.metrics.bins import Floats
 from balcal.model import evaluating
-from balcal.plots.sources import run_of
+from balcal.plots.numbers import run_of
 from balcal.plots.style import INK, SERIES, Figure, figure
 from balcal.runs import Run
 from balcal.runtime.devices import pick_device

@@ -1,24 +1,48 @@
-"""Charts of predictions, from the tables of `balcal.plots`; each tells its numbers to whoever points at them."""
+"""Sections and charts of predictions. Charts draw the numbers of `plots/numbers.py`, and show them on hover."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from markupsafe import Markup
 
-from balcal.metrics.verdict import Verdict
+from balcal.core import Predictions
+from balcal.metrics.verdict import Verdict, verdict
 from balcal.plots.numbers import (
     Classes,
     Confidences,
     Coverage,
     Reliability,
+    class_table,
+    confidence_table,
+    confusions,
+    coverage_table,
     finite,
+    reliability_table,
 )
 from balcal.plots.style import FEW
+from balcal.report.content import Content, View
+from balcal.report.page import Section, fill
 from balcal.report.svg import FIFTHS, Frame, group, pct, ticks, whole
 
 MOST_CLASSES = 24
+CONFUSIONS = 11
+POINTS = 240
+"""of a risk-coverage curve: more cannot be seen on a screen"""
+MISTAKES = """
+<p class="lead">Wrong, and sure of it. Some of them are the label's mistakes.</p>
+{% call(view) each_view(content.views) %}
+<div class="mistakes">
+{% for m in view.mistakes %}
+{% set says, label = content.classes[m.says], content.classes[m.label] %}
+  <figure><img src="{{ m.image }}" alt="{{ label }}, taken for {{ says }}">
+  <figcaption>says <b>{{ says }}</b><br>{{ m.confidence|pct }}, is {{ label }}</figcaption></figure>
+{% endfor %}
+</div>
+{% endcall %}
+"""
 
 
 def ece_ruler(judged: Verdict) -> Markup:
@@ -52,7 +76,7 @@ def reliability(table: Reliability, small: bool = False, about: str = "") -> Mar
     for k in np.flatnonzero(table.count):
         low, high, n = k / bins, (k + 1) / bins, int(table.count[k])
         conf, acc = float(table.confidence[k]), float(table.accuracy[k])
-        gap = conf - acc
+        gap = float(table.gap[k])
         tip = (
             f"says {pct(low, 0)} to {pct(high, 0)}: {n:,} sample{'s' * (n != 1)}\n"
             f"mean confidence {pct(conf)}, right {pct(acc)}\n"
@@ -102,16 +126,18 @@ def reliability(table: Reliability, small: bool = False, about: str = "") -> Mar
 def confidence_histogram(table: Confidences) -> Markup:
     """Two rows: how sure it is when right, how sure when wrong."""
     drawn = []
-    for title, class_, values in (("when right", "right", table.right), ("when wrong", "wrong", table.wrong)):
-        total = int(values.sum())
-        share = values / max(total, 1)
+    for class_, values, share in (
+        ("right", table.right, table.right_share),
+        ("wrong", table.wrong, table.wrong_share),
+    ):
+        title, total = f"when {class_}", int(values.sum())
         frame = Frame(460, 132, y=(0, max(float(share.max()), 1e-9) * 1.08), bottom=24, top=20)
         bars = [
             frame.box(
                 (low + 0.003, high - 0.003),
                 (0, float(y)),
                 class_,
-                f"{n:,} {title.split()[1]} answers ({pct(y)} of them)\nsay {pct(low, 0)} to {pct(high, 0)}",
+                f"{n:,} {class_} answers ({pct(y)} of them)\nsay {pct(low, 0)} to {pct(high, 0)}",
             )
             for low, high, y, n in zip(table.edges, table.edges[1:], share, values, strict=False)
             if n
@@ -174,3 +200,72 @@ def classes(table: Classes, names: Sequence[str]) -> Markup:
 
 def _cut(name: str, most: int = 16) -> str:
     return name if len(name) <= most else name[: most - 1] + "…"
+
+
+def verdict_header(content: Content) -> Markup:
+    return fill("verdict.html", content=content, ruler=ece_ruler, headline=_headline, explained=_explained)
+
+
+def _headline(found: Verdict) -> str:
+    sentence = found.sentence().replace(" %", "\N{NO-BREAK SPACE}%")
+    return sentence[:1].upper() + sentence[1:]
+
+
+def _explained(found: Verdict) -> str:
+    """The verdict in a sentence for people who have not met ECE."""
+    says, is_right = pct(found.mean_confidence), pct(found.accuracy)
+    return f"On {found.samples:,} test samples it says {says} on average, and is right in {is_right}."
+
+
+@dataclass(frozen=True)
+class Branch:
+    """One classifier of the head alone."""
+
+    name: str
+    verdict: Verdict
+    chart: Markup
+
+    @staticmethod
+    def of(name: str, predictions: Predictions) -> Branch:
+        chart = reliability(reliability_table(predictions), small=True, about=f"Reliability of {name}")
+        return Branch(name, verdict(predictions), chart)
+
+
+def _histogram(view: View) -> Markup:
+    return confidence_histogram(confidence_table(view.predictions))
+
+
+def reliability_section(content: Content) -> Markup:
+    return fill(
+        "reliability.html",
+        content=content,
+        table=lambda view: reliability_table(view.predictions),
+        chart=reliability,
+        branches=[Branch.of(*each) for each in content.branches.items()],
+        histogram=_histogram,
+    )
+
+
+def believe_section(content: Content) -> Markup:
+    return fill(
+        "believe.html",
+        content=content,
+        histogram=_histogram,
+        coverage=lambda view: coverage(coverage_table(view.predictions, POINTS)),
+        table=lambda view: class_table(view.predictions),
+        chart=lambda table: classes(table, content.classes),
+        shown=lambda table: min(MOST_CLASSES, int((table.count > 0).sum())),
+        confusions=lambda view: confusions(view.predictions, CONFUSIONS),
+    )
+
+
+def mistakes_section(content: Content) -> Markup | None:
+    return fill(MISTAKES, content=content) if content.views[0].mistakes else None
+
+
+SECTIONS = (
+    Section("", 0, verdict_header),
+    Section("Is it right as often as it says?", 10, reliability_section),
+    Section("When should one believe it?", 20, believe_section),
+    Section("Its most confident mistakes", 30, mistakes_section),
+)
