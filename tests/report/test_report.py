@@ -62,7 +62,7 @@ def test_the_page_of_a_run(tmp_path, capsys):
     ):
         assert shown in page.text, shown
     assert "As images get worse" not in page.text
-    assert "Images from elsewhere" not in page.text
+    assert "Out-of-distribution images" not in page.text
     assert sum(tag == "img" for tag, _ in page.tags) > 0, "its most confident mistakes are shown"
     learnable = run.load_predictions("test-branch0")
     assert len(learnable) == figures["samples"], "what each classifier says by itself is kept"

@@ -107,7 +107,7 @@ def _panel(upper: Any, lower: Any, name: str, predictions: Predictions, bins: in
             centres[k], table.low[k], table.high[k], color=INK, linewidth=1, alpha=0.8 * solid, gid="band", zorder=5
         )
     upper.plot([0, 1], [0, 1], color=SOFT, linewidth=1, linestyle=(0, (4, 3)), zorder=4)
-    for colour, label in ((OVER, "too confident"), (UNDER, "too timid")):
+    for colour, label in ((OVER, "over-confident"), (UNDER, "under-confident")):
         upper.plot([], [], color=colour, linewidth=5, alpha=0.75, label=label)
     upper.plot([], [], color=INK, linewidth=1, marker="|", linestyle="", label="95 % of perfect models")
     legend(upper, fontsize=6.5, loc="lower right", frameon=True, edgecolor="none", borderaxespad=0.2)

@@ -77,7 +77,7 @@ def write_page(page: str, path: Path) -> int:
 
 
 def render(template: str, **values: Any) -> str:
-    """A whole page from a file in `templates/`, forbidden to load anything from elsewhere."""
+    """A whole page from a file in `templates/`, which may load nothing else."""
     script = _part("script.js")
     seal = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{seal}'"

@@ -45,31 +45,29 @@ MISTAKES = """
 """
 
 
-def ece_ruler(judged: Verdict) -> Markup:
-    """ECE with its interval, on a ruler that begins with what a perfect model may score."""
-    top = max(judged.ece_interval[1], judged.floor_high, judged.ece) * 1.12 or 0.01
+def ece_ruler(found: Verdict) -> Markup:
+    """ECE with its interval, beside what a perfect model scores."""
+    top = max(found.ece_interval[1], found.floor_high, found.ece) * 1.12 or 0.01
     frame = Frame(350, 84, x=(0, top), left=8, right=14, top=10, bottom=38)
     floor = (
-        f"a perfect model with these confidences scores {pct(judged.floor_mean, 2)} on average,\n"
-        f"up to {pct(judged.floor_high, 2)} one time in forty"
+        f"a perfect model with these confidences scores {pct(found.floor_mean, 2)} on average,\n"
+        f"up to {pct(found.floor_high, 2)} one time in forty"
     )
-    told = (
-        f"ECE {pct(judged.ece, 2)}, 95 % interval {pct(judged.ece_interval[0], 2)} to {pct(judged.ece_interval[1], 2)}"
-    )
-    colour = {"perfect": "calm", "under": "under"}.get(judged.kind, "over")
+    tip = f"ECE {pct(found.ece, 2)}, 95 % interval {pct(found.ece_interval[0], 2)} to {pct(found.ece_interval[1], 2)}"
+    colour = {"perfect": "calm", "under": "under"}.get(found.kind, "over")
     return frame.picture(
-        f"{told}; {floor}",
-        frame.box((0, judged.floor_high), (0, 1), "floor", floor),
-        frame.rule((judged.floor_mean, judged.floor_mean), (0, 1), "floor-mean"),
+        f"{tip}; {floor}",
+        frame.box((0, found.floor_high), (0, 1), "floor", floor),
+        frame.rule((found.floor_mean, found.floor_mean), (0, 1), "floor-mean"),
         frame.across(ticks(0, top, 6), whole),
-        frame.box(judged.ece_interval, (0.4, 0.6), f"interval {colour}", told),
-        frame.dot(judged.ece, 0.5, f"mark {colour}", 7, told),
-        frame.word(frame.px(judged.floor_high / 2), 82, "perfect models", "name", text_anchor="middle"),
+        frame.box(found.ece_interval, (0.4, 0.6), f"interval {colour}", tip),
+        frame.dot(found.ece, 0.5, f"mark {colour}", 7, tip),
+        frame.word(frame.px(found.floor_high / 2), 82, "perfect models", "name", text_anchor="middle"),
     )
 
 
 def reliability(table: Reliability, small: bool = False, about: str = "") -> Markup:
-    """Bars of accuracy, coloured gaps, a whisker for perfect models; the counts hang below."""
+    """Bars of accuracy, coloured gaps, a whisker for perfect models; below it, how many samples each bin has."""
     bins = table.bins
     frame = Frame(300, 244, left=42, bottom=26) if small else Frame(460, 440, bottom=26)
     drawn = []
@@ -80,7 +78,7 @@ def reliability(table: Reliability, small: bool = False, about: str = "") -> Mar
         tip = (
             f"says {pct(low, 0)} to {pct(high, 0)}: {n:,} sample{'s' * (n != 1)}\n"
             f"mean confidence {pct(conf)}, right {pct(acc)}\n"
-            f"{'too confident' if gap > 0 else 'too timid'} by {abs(gap) * 100:.1f} points\n"
+            f"{'over-confident' if gap > 0 else 'under-confident'} by {abs(gap) * 100:.1f} points\n"
             f"a perfect model: {pct(table.low[k], 0)} to {pct(table.high[k], 0)} right"
         )
         inset, middle = 0.06 / bins, (low + high) / 2
@@ -94,15 +92,15 @@ def reliability(table: Reliability, small: bool = False, about: str = "") -> Mar
         ]
         drawn.append(group(*shapes, class_="column" + (" few" if n < FEW else ""), data_tip=tip))
     some = FIFTHS if not small else (0, 0.5, 1)
-    body = [
+    diagram = [
         frame.up(some, whole),
         frame.across(some, whole),
         frame.rule((0, 1), (0, 1), "diagonal"),
         *drawn,
     ]
-    told = about or "Reliability diagram: how often it is right, by confidence"
+    about = about or "Reliability diagram: how often it is right, by confidence"
     if small:
-        return frame.picture(told, *body)
+        return frame.picture(about, *diagram)
     counts = Frame(460, 86, y=(float(table.count.max()), 0), top=4, bottom=22)
     bars = [
         counts.box(
@@ -120,11 +118,11 @@ def reliability(table: Reliability, small: bool = False, about: str = "") -> Mar
         f"how many samples; most of them say {pct(most / bins, 0)} to {pct((most + 1) / bins, 0)}",
         "name",
     )
-    return frame.picture(told, *body) + counts.picture("How many samples say so", *bars, name)
+    return frame.picture(about, *diagram) + counts.picture("How many samples say so", *bars, name)
 
 
 def confidence_histogram(table: Confidences) -> Markup:
-    """Two rows: how sure it is when right, how sure when wrong."""
+    """Two rows: confidence when right, and when wrong."""
     drawn = []
     for class_, values, share in (
         ("right", table.right, table.right_share),
@@ -149,7 +147,7 @@ def confidence_histogram(table: Confidences) -> Markup:
 
 
 def coverage(table: Coverage) -> Markup:
-    """Error among the surest answers, and the error that the model itself expects."""
+    """Error among the most confident answers, and the error that their confidence claims."""
     top = max(float(table.risk.max()), float(table.claimed.max())) * 1.06 or 0.01
     frame = Frame(y=(0, top))
     points = np.unique(np.linspace(0, len(table.coverage) - 1, 60).astype(int))
@@ -169,7 +167,7 @@ def coverage(table: Coverage) -> Markup:
 
 
 def classes(table: Classes, names: Sequence[str]) -> Markup:
-    """Mean confidence and share right of what is predicted as each class, the largest gaps above."""
+    """Mean confidence and accuracy of what is predicted as each class, from over-confident to under-confident."""
     shown = table.worst(MOST_CLASSES)
     low = min(finite([*table.low[shown], *table.confidence[shown]]), default=0.0)
     start = max(0.0, float(np.floor(low * 20 - 0.5)) / 20)

@@ -95,7 +95,7 @@ def ood_histogram(table: OodConfidences) -> Markup:
         for number, share in enumerate(table.shares.values())
     ]
     return frame.picture(
-        "Confidence inside and outside",
+        "Confidence on the test split and on OOD sets",
         frame.up(ticks(0, top), whole),
         frame.across(FIFTHS, whole, "confidence"),
         *lines,
@@ -121,5 +121,5 @@ def ood_section(content: Content) -> Markup | None:
 
 SECTIONS = (
     Section("As images get worse", 50, shift_section),
-    Section("Images from elsewhere", 60, ood_section),
+    Section("Out-of-distribution images", 60, ood_section),
 )
