@@ -16,7 +16,7 @@ import torch
 from balcal import registry
 from balcal.core import Predictions
 from balcal.metrics.verdict import verdict
-from balcal.report.content import View, story_of_predictions
+from balcal.report.content import View, content_of_predictions
 from balcal.report.page import run_page, write_page
 
 N, K = 50_000, 100
@@ -28,12 +28,13 @@ def main() -> None:
     labels = torch.multinomial((logits / 1.5).softmax(1), 1, generator=rng)[:, 0]
     told = Predictions(logits.log_softmax(1), labels)
     wall, cpu = time.perf_counter(), time.process_time()
-    story = story_of_predictions(told, "bench", [f"class number {k}" for k in range(K)])
+    content = content_of_predictions(told, "bench", [f"class number {k}" for k in range(K)])
     scaled = registry.method("ts").posthoc.fit(told.log_probs, told.labels)
     after = Predictions(scaled(told.log_probs).detach(), labels)
-    story = replace(story, views=[*story.views, View("after", "after temperature scaling", after, verdict(after))])
+    second = View("after", "after temperature scaling", after, verdict(after))
+    content = replace(content, views=[*content.views, second])
     with TemporaryDirectory() as folder:
-        size = write_page(run_page(story), Path(folder) / "report.html")
+        size = write_page(run_page(content), Path(folder) / "report.html")
     told = {
         "predictions": [N, K],
         "views": 2,

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import json
 import platform
-import re
 import subprocess
 import time
 from collections.abc import Callable
@@ -40,8 +39,10 @@ from balcal.recipe import Method, Plan, Recipe, describe, fingerprint
 from balcal.runtime.checkpoints import Folder, Weights
 from balcal.runtime.files import read_sealed, save_sealed_json, seal_in_name, write_atomic, write_if_other
 from balcal.runtime.provenance import (
+    FigureFile,
     Finished,
     MadeFrom,
+    PredictionFile,
     is_manifest,
     read_figures,
     read_predictions,
@@ -161,7 +162,7 @@ class Run(Folder):
         for pattern in ("finished.*.json", "state-*.pt", "weights-*.pt"):
             for path in self.checkpoints.glob(pattern):
                 path.unlink(missing_ok=True)
-        figures = [path for name in ("metrics", "shift", "ood", "human") for path in self.path.glob(f"{name}*.json")]
+        figures = [path for name in FigureFile for path in self.path.glob(f"{name}*.json")]
         for path in (*self.path.glob("predictions/*.npz"), *figures, self.path / "history.jsonl"):
             path.unlink(missing_ok=True)
         self.seals = None
@@ -241,8 +242,7 @@ class Run(Folder):
             return None
         predictions, written = found
         if made is None:
-            in_name = re.search(r"-e(\d{4})", stem)
-            made = self.made_from(stem, int(in_name[1]) if in_name else None, data="")
+            made = self.made_from(stem, PredictionFile.epoch(stem), data="")
         made.check(written, self._predictions(stem))
         return predictions
 

@@ -8,7 +8,7 @@ import torch
 
 from balcal import Monitor
 from balcal.core import BalcalError
-from balcal.deploy.betting import FRACTIONS, Watch, lower_bound
+from balcal.deploy.betting import FRACTIONS, MeanTest, lower_bound
 
 
 def confident(rng, n):
@@ -29,11 +29,11 @@ def wealth_by_hand(values, mean):
 def test_wealth_is_the_sum_over_all_beginnings():
     x = np.random.default_rng(0).random(12)
     for n in (1, 5, 12):
-        told = Watch("x", 0.5, 0.4).add(x[:n], wealth_by_hand(x[:n], 0.4) * (1 + 1e-9))
+        told = MeanTest("x", 0.5, 0.4).add(x[:n], wealth_by_hand(x[:n], 0.4) * (1 + 1e-9))
         assert not [at for direction, at, _ in told if direction == "up" and at == n]
-        told = Watch("x", 0.5, 0.4).add(x[:n], wealth_by_hand(x[:n], 0.4) * (1 - 1e-9))
+        told = MeanTest("x", 0.5, 0.4).add(x[:n], wealth_by_hand(x[:n], 0.4) * (1 - 1e-9))
         assert next(at for direction, at, _ in told if direction == "up") <= n
-        told = Watch("x", 0.5, 0.4).add(x[:n], wealth_by_hand(1 - x[:n], 0.5) * (1 - 1e-9))
+        told = MeanTest("x", 0.5, 0.4).add(x[:n], wealth_by_hand(1 - x[:n], 0.5) * (1 - 1e-9))
         assert next(at for direction, at, _ in told if direction == "down") <= n
 
 
@@ -41,7 +41,7 @@ def test_false_alarms_over_the_whole_stream_are_at_most_alpha():
     """At the very edge of the null, looked at after each of 2,000 samples: 20 % nominal, 150 streams."""
     rng = np.random.default_rng(1)
     mean = 0.8 * 30 / 31 + 0.2 * 4 / 6
-    wrong = sum(bool(Watch("x", mean, mean).add(confident(rng, 2000), 2 / 0.2)) for _ in range(150))
+    wrong = sum(bool(MeanTest("x", mean, mean).add(confident(rng, 2000), 2 / 0.2)) for _ in range(150))
     assert wrong / 150 <= 0.2 + 2 * (0.2 * 0.8 / 150) ** 0.5
     assert wrong > 0, "and it does bet"
 
@@ -187,7 +187,7 @@ WHOLE = {"alpha", "edges", "watches", "alarms"}
     "told", [{}, None, [], 3, "a", {"alpha": 0.05}, dict.fromkeys(WHOLE), {key: [] for key in WHOLE}]
 )
 def test_what_is_no_monitor_is_refused(told):
-    with pytest.raises(BalcalError, match="this is not a monitor as `as_dict` told it"):
+    with pytest.raises(BalcalError, match="this is not a monitor as `as_dict` gives it"):
         Monitor.of(told)
 
 
@@ -236,7 +236,7 @@ def test_one_wrong_place_is_enough(path, value):
     assert Monitor.of(json.loads(json.dumps(told))).as_dict() == json.loads(json.dumps(told)) | {
         "alarms": told["alarms"]
     }
-    with pytest.raises(BalcalError, match="this is not a monitor as `as_dict` told it"):
+    with pytest.raises(BalcalError, match="this is not a monitor as `as_dict` gives it"):
         Monitor.of(spoilt(told, path, value))
 
 

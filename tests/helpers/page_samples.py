@@ -11,7 +11,7 @@ from samples import draw
 from balcal import arena
 from balcal.core import Predictions
 from balcal.metrics.verdict import verdict
-from balcal.report.content import Mistake, Story, View
+from balcal.report.content import Content, Mistake, View
 
 PIXEL = "data:image/png;base64," + (
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -85,10 +85,10 @@ def hostile_story():
         "note": bad,
         "shift": shift_table(HOSTILE[:2]) | {"from": bad},
         "ood": outside_table(HOSTILE),
-        "outside": {name: predictions(n) for n, name in enumerate(HOSTILE)},
+        "ood_sets": {name: predictions(n) for n, name in enumerate(HOSTILE)},
         "mistakes": [Mistake(0, 0.9, 1, PIXEL)],
     }
-    return Story(
+    return Content(
         name=HOSTILE[0],
         kicker=HOSTILE[2],
         classes=HOSTILE,
@@ -97,7 +97,7 @@ def hostile_story():
         history=HISTORY,
         chosen=2,
         facts={HOSTILE[0]: {HOSTILE[1]: HOSTILE[2]}},
-        roles={"roles": {bad: {"samples": 3, "use": bad, "digest": bad}}, "shared": {bad: 0}},
+        data={"roles": {bad: {"samples": 3, "use": bad, "digest": bad}}, "shared": {bad: 0}},
         command=HOSTILE[3],
         notes=[HOSTILE[2]],
     )

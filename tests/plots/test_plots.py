@@ -144,7 +144,7 @@ def test_outside_histogram():
         assert stairs.get_data().values == pytest.approx(
             [np.mean((conf > b / 5) & (conf <= (b + 1) / 5)) for b in range(5)]
         )
-    with pytest.raises(BalcalError, match="inside and outside"):
+    with pytest.raises(BalcalError, match="predictions of OOD sets"):
         plots.outside_histogram({"inside": TOLD})
 
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from dataclasses import replace
 from xml.etree import ElementTree
 
@@ -18,6 +19,7 @@ from page_samples import (
 )
 from pages import Page, check_self_contained
 
+from balcal import report
 from balcal.arena.reading import NUMBERS
 from balcal.arena.result import ArenaResult
 from balcal.core import BalcalError
@@ -25,7 +27,7 @@ from balcal.plots.numbers import class_table, coverage_table, reliability_table
 from balcal.report import predictions as charts
 from balcal.report import write_report
 from balcal.report.arena import arena_page, ranks
-from balcal.report.content import story_of_predictions
+from balcal.report.content import content_of_predictions
 from balcal.report.page import run_page
 from balcal.report.training import epoch_charts
 from balcal.runs import Run
@@ -60,10 +62,59 @@ def test_the_page_of_a_run(tmp_path, capsys):
     ):
         assert shown in page.text, shown
     assert "As images get worse" not in page.text
-    assert "Images from elsewhere" not in page.text
+    assert "Out-of-distribution images" not in page.text
     assert sum(tag == "img" for tag, _ in page.tags) > 0, "its most confident mistakes are shown"
     learnable = run.load_predictions("test-branch0")
     assert len(learnable) == figures["samples"], "what each classifier says by itself is kept"
+
+
+UNSURE = """
+from balcal.core import BalcalError
+from balcal.report.page import Section, fill
+
+TEMPLATE = '''
+{% call(view) each_view(content.views) %}
+<p>{{ view.title }}: {{ unsure(view) }} of {{ view.verdict.samples }} below 50 %</p>
+{% endcall %}
+'''
+
+
+def unsure(view):
+    return int((view.predictions.probs.amax(1) < 0.5).sum())
+
+
+def body(content):
+    return fill(TEMPLATE, content=content, unsure=unsure)
+
+
+def fails(content):
+    raise BalcalError("seed {} has no such thing".format(content.run.recipe.seed))
+
+
+SECTIONS = (
+    Section("Where it is unsure", 25, body),
+    Section("Nothing to show", 26, lambda content: None),
+    Section("Cannot be had", 27, fails),
+)
+"""
+
+
+def test_one_new_file_adds_a_section(tmp_path, capsys, monkeypatch):
+    (tmp_path / "unsure.py").write_text(UNSURE)
+    monkeypatch.setattr(report, "__path__", [*report.__path__, str(tmp_path)])
+    monkeypatch.setitem(sys.modules, "balcal.report.unsure", None)
+    monkeypatch.delitem(sys.modules, "balcal.report.unsure")
+    out = tmp_path / "page.html"
+    code, _, err = balcal_cli("report", balcal_run(), "--out", out, capsys=capsys)
+    assert code == 0, err
+    page = check_self_contained(out.read_text())
+    test = Run.at(balcal_run()).load_predictions("test")
+    few = sum(float(row.max()) < 0.5 for row in test.probs)
+    assert f"Where it is unsure as trained: {few} of {len(test)} below 50 % after temperature scaling: " in page.text
+    places = [page.text.index(title) for title in ("When should one", "Where it is unsure", "Its most confident")]
+    assert places == sorted(places), "sections stand in order"
+    assert "Nothing to show" not in page.text
+    assert "“Cannot be had” is left out: seed 0 has no such thing." in page.text
 
 
 def test_shift_and_outside_sets_are_shown_where_they_were_evaluated(tmp_path, capsys):
@@ -267,10 +318,10 @@ def test_lines_pass_through_the_numbers():
     scale = (base - ys[at]) / high
     assert (base - ys) / scale == pytest.approx(expected, abs=0.002)
     gamma = epoch_charts(HISTORY, chosen=2)[0]
-    (line,) = elements(gamma["svg"], "line")
+    (line,) = elements(gamma.svg, "line")
     drops = np.diff([y for _, y in points(line)])
     assert drops == pytest.approx(drops[0], abs=0.11), "gamma falls by 0.1 each epoch"
-    assert "epoch 3, chosen" in gamma["svg"]
+    assert "epoch 3, chosen" in gamma.svg
 
 
 def test_classes_tell_their_numbers():
@@ -289,8 +340,8 @@ def test_classes_tell_their_numbers():
 def test_a_model_without_mistakes_and_a_single_class_predicted():
     told = predictions(n=60)
     sure = replace(told, log_probs=np.log(0.91) * 0 + told.log_probs, labels=told.probs.argmax(1))
-    check_self_contained(run_page(story_of_predictions(sure, "flawless")))
+    check_self_contained(run_page(content_of_predictions(sure, "flawless")))
     one = replace(
         told, log_probs=told.log_probs[told.probs.argmax(1) == 0], labels=told.labels[told.probs.argmax(1) == 0]
     )
-    check_self_contained(run_page(story_of_predictions(one, "one class")))
+    check_self_contained(run_page(content_of_predictions(one, "one class")))

@@ -17,7 +17,7 @@ from terminal import Terminal
 from balcal.arena.jobs import Outcome
 from balcal.arena.progress import Watch
 from balcal.cli.text import print_json, print_table
-from balcal.deploy.card import card_of, in_markdown
+from balcal.deploy.card import card_of, render_card
 from balcal.report.arena import arena_page
 from balcal.report.page import run_page
 from balcal.runs import Run
@@ -194,15 +194,15 @@ def test_a_card_shows_classes_as_they_are():
     run = Run.at(balcal_run())
     figures = json.loads((run.path / "metrics.json").read_text())
     card = card_of(run, figures, run.load_predictions("test"), (8, 8, 1), NAMES)
-    assert "- **Classes** " in in_markdown(card)
+    assert "- **Classes** " in render_card(card)
     for name in NAMES:
         card["classes"], card["what"] = [name], name
-        text = in_markdown(card)
+        text = render_card(card)
         text.encode()
         tags, page = rendered(text)
         assert tags == {"h1", "p", "ul", "li", "strong", "code", "table", "thead", "tbody", "tr", "th", "td"}, name
         assert f"Classes {plain(name)}" in " ".join(page.text.split()), name
-        assert text.count("\n|") == in_markdown(card | {"classes": ["a"], "what": "b"}).count("\n|")
+        assert text.count("\n|") == render_card(card | {"classes": ["a"], "what": "b"}).count("\n|")
 
 
 def test_pages_show_names_as_they_are():

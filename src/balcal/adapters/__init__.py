@@ -1,1 +1,1 @@
-"""Use it where you already work: thin adapters over `model.loss` and `model.end_epoch`, each imported when asked."""
+"""Adapters for scikit-learn, Lightning and Hugging Face, each imported when it is used."""

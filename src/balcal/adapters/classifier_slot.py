@@ -1,4 +1,4 @@
-"""A method at work inside somebody else's module: only the last linear layer changes places, all other names stay."""
+"""Put a method into any network: only its last linear layer is replaced, all other names stay."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from balcal.runtime.devices import current_world
 from balcal.runtime.values import as_tensor
 
 POSSIBLE = {"loss", "head", "tally", "posthoc"}
-"""roles that need neither the images nor the loop"""
+"""roles of a method that need neither the images nor our training loop"""
 
 
-class Seat(nn.Module):
-    """Stands where the classifier was: calibrated log-probabilities out, valid logits for whatever follows.
+class ClassifierSlot(nn.Module):
+    """Replaces the classifier: features in, calibrated log-probabilities out, which are valid logits.
 
-    It remembers the branches of the last batch for the loss. Weights that were saved before it came load as ever: they
-    become those of its learnable classifier.
+    It keeps the outputs of the last batch for the loss. Weights of the original network can be loaded: those of its
+    classifier become those of the learnable classifier.
     """
 
     def __init__(self, head: Head, posthoc: nn.Module) -> None:
@@ -39,11 +39,11 @@ class Seat(nn.Module):
         with torch.autocast(kind, enabled=False):
             outputs: Outputs = self.head(features.to(self.head.weights.dtype), None)
             self.outputs = outputs
-            told: Tensor = self.posthoc(outputs if isinstance(self.posthoc, OutputsMap) else outputs.log_probs())
-        return told
+            log_probs: Tensor = self.posthoc(outputs if isinstance(self.posthoc, OutputsMap) else outputs.log_probs())
+        return log_probs
 
-    def taken(self) -> Outputs:
-        """The branches of the last batch, once."""
+    def take_outputs(self) -> Outputs:
+        """The outputs of the last batch; each can be taken once."""
         outputs, self.outputs = self.outputs, None
         if outputs is None:
             raise BalcalError("the batch did not pass through the classifier: is it the network that was adapted?")
@@ -59,8 +59,8 @@ class Seat(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
 
-class Seated:
-    """A network whose classifier was replaced; the method's loss, and its dials, from what passes there."""
+class AdaptedNetwork:
+    """A network with a `ClassifierSlot`: computes the method's loss, and solves for its gamma or beta."""
 
     parent: Parent | None = None
 
@@ -77,33 +77,33 @@ class Seated:
         self.num_classes = num_classes or classifier.out_features
         kept = classifier if classifier.out_features == self.num_classes else None
         head = self.method.head(classifier.in_features, self.num_classes, kept, None)
-        self.seat = Seat(head, self.method.posthoc.identity(self.num_classes)).to(classifier.weight.device)
+        self.slot = ClassifierSlot(head, self.method.posthoc.identity(self.num_classes)).to(classifier.weight.device)
         where, _, name = path.rpartition(".")
-        network.get_submodule(where).register_module(name, self.seat)
+        network.get_submodule(where).register_module(name, self.slot)
         self.backbone, self.head = network, head
         self._sums: Sums | None = None
 
     def loss(self, labels: Tensor) -> Tensor:
-        """Of the batch that the network has just seen; counted for the dials if they are set on such batches."""
-        outputs = self.seat.taken()
+        """Loss of the batch that the network has just seen; the batch is also counted for gamma or beta."""
+        outputs = self.slot.take_outputs()
         check_labels(labels, self.num_classes, "this batch")
         self._count(outputs, labels)
         return terms_loss(self.method, outputs, [Term(1.0, outputs, labels.long())])
 
     def count(self, labels: Tensor) -> None:
-        """Of the batch that the network has just seen: for the dials alone."""
-        outputs = self.seat.taken()
+        """Count the batch that the network has just seen for gamma or beta, without a loss."""
+        outputs = self.slot.take_outputs()
         check_labels(labels, self.num_classes, "this batch")
         self._count(outputs, labels)
 
     def _count(self, outputs: Outputs, labels: Tensor) -> None:
         tally = self.method.tally
-        if tally and tally.on == ("train" if self.seat.training else "val"):
+        if tally and tally.on == ("train" if self.slot.training else "val"):
             self._sums = tally.start(self) if self._sums is None else self._sums
             tally.add(self._sums, outputs, labels.long())
 
     def end(self, split: Split) -> Record:
-        """The training part of an epoch has ended, or the validation: set the dials that were counted there."""
+        """End an epoch's training or validation: solve for gamma or beta if its batches were counted there."""
         tally, sums = self.method.tally, self._sums
         if tally is None or tally.on != split or sums is None:
             return {}
@@ -111,10 +111,10 @@ class Seated:
         return finish_tally(cast(Model, self), tally, sums, current_world(control=False))
 
     def calibrate(self, log_probs: Tensor, labels: Tensor, method: str = "ts") -> None:
-        """Fit a post-hoc method on what the network says of held-out data; it is part of the network from now on."""
+        """Fit a post-hoc method on predictions for held-out data; it is part of the network from now on."""
         held_out = read(None, as_tensor(log_probs).cpu(), labels)
         fitted = spec_of(method).fit(held_out.log_probs(), held_out.labels)
-        self.seat.posthoc = fitted.to(self.head.weights.device)
+        self.slot.posthoc = fitted.to(self.head.weights.device)
 
     def state_dict(self) -> dict[str, Any]:
         return self.backbone.state_dict()

@@ -1,8 +1,8 @@
-"""A calibrated classifier in the manner of scikit-learn.
+"""A calibrated classifier as a scikit-learn estimator.
 
     BalCALClassifier(method="balcal-auto").fit(X, y).predict_proba(X_new)
 
-It goes where estimators go: pipelines, cross-validation, `CalibrationDisplay`.
+It works in pipelines, cross-validation and `CalibrationDisplay`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from balcal.training.fit import fit_batches
 from balcal.training.parents import FeatureBatches
 
 AT_ONCE = 4096
-"""rows to predict in one go"""
+"""rows that are predicted in one batch"""
 
 
 class Standardised(nn.Module):
@@ -64,9 +64,10 @@ def small_mlp(rows: Tensor, num_classes: int, hidden: tuple[int, ...]) -> nn.Seq
 class BalCALClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """Any method on any network, as an estimator.
 
-    `backbone`: none, a small network for tables (`hidden`); an `nn.Module` classifier for rows of your own kind, copied
-    for every fit; or the name of a backbone, for images (N, C, H, W). A share `validation_fraction` of the rows, drawn
-    per class, chooses the epoch and solves gamma where the method asks for it; of too few rows for that, all do.
+    `backbone`: None for tables, a small network with `hidden` layers; an `nn.Module` classifier, copied for every fit;
+    or the name of a backbone, for images (N, C, H, W). `validation_fraction` of the rows, drawn per class, is held
+    out to choose the epoch, and to solve for gamma if the method does so on validation. If that leaves fewer than two
+    rows per class, nothing is held out.
 
     >>> X = np.random.default_rng(0).normal(size=(300, 2))
     >>> model = BalCALClassifier(random_state=0).fit(X, np.where(X[:, 0] > X[:, 1], "over", "under"))
@@ -130,7 +131,7 @@ class BalCALClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:  # noqa: N803
-        """In float64, so that a row's answer does not depend on its neighbours."""
+        """Probabilities (N, K). In float64, so that those of a row do not depend on the other rows."""
         check_is_fitted(self, "model_")
         X = validate_data(self, X, reset=False, dtype=np.float64, allow_nd=self.backbone is not None)
         rows = torch.tensor(X)
@@ -144,7 +145,7 @@ class BalCALClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return chosen
 
     def _divided(self, labels: Tensor, seed: int) -> tuple[Tensor, Tensor]:
-        """Rows to learn from and rows to check on; the same ones, if there are not two of each class to check on."""
+        """Rows for training and for validation; all rows for both, if that leaves fewer than two per class."""
         n, k = len(labels), len(self.classes_)
         order = torch.randperm(n, generator=generator(seed, "split"))
         held = [order[labels[order] == c] for c in range(k)]

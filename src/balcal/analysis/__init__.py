@@ -1,1 +1,1 @@
-"""Looking into trained networks: what their features, classifiers and maps are like, also epoch by epoch."""
+"""Analysis of trained networks: features, classifiers and activation maps, also epoch by epoch."""

@@ -1,25 +1,27 @@
-"""Papyan, Han, Donoho: Prevalence of Neural Collapse during the terminal phase of deep learning training. PNAS 2020.
+"""Geometry of classifiers: neural collapse, and distances between the two classifiers of BalCAL.
 
-With class means mu_k, their mean mu_G, centred means m_k = mu_k - mu_G as rows of M, and a classifier's vectors W:
+`collapse`: Papyan, Han, Donoho: Prevalence of Neural Collapse during the terminal phase of deep learning training.
+PNAS 2020. With class means mu_k, their mean mu_G, centred means m_k = mu_k - mu_G as rows of M, and a classifier's
+weights W:
 
-    NC1  variability  tr(S_W S_B^+) / K,  S_W = mean over classes of the class's covariance, S_B = M^T M / K
-    NC2  norms        deviation over mean of the |m_k|, and of the |w_k|
-         angles       mean over pairs of |cos(m_k, m_l) + 1/(K-1)|, and of the same for w
-    NC3  duality      | W / |W| - M / |M| |^2, Frobenius norms
-    NC4  nearest mean share of images that the classifier puts elsewhere than into the class of the nearest mu_k
+    NC1  variability   tr(S_W S_B^+) / K,  S_W = mean over classes of the class's covariance, S_B = M^T M / K
+    NC2  norms         deviation over mean of the |m_k|, and of the |w_k|
+         angles        mean over pairs of |cos(m_k, m_l) + 1/(K-1)|, and of the same for w
+    NC3  duality       | W / |W| - M / |M| |^2, Frobenius norms
+    NC4  nearest mean  share of images that the classifier does not put into the class of the nearest mu_k
 
-All are 0 at collapse. Measured on training images, as in use (no augmentation, eval mode). Classes count alike however
-many images they have; mu_G is the mean of the class means, as the BalCAL paper has it. No D x D matrix is ever made.
+All are 0 at collapse. They are measured on training images without augmentation, in eval mode. Classes have equal
+weights, however many images they have; mu_G is the mean of the class means, as in the BalCAL paper. No D x D matrix is
+ever made.
 
-How far the two classifiers of BalCAL are from each other: their vectors of each class, compared one by one.
-
-The paper draws "cosine and L2 distances between classifier prototypes" and does not define them. Here a prototype is a
-classifier's own vector of a class: w_k, and column k of beta M. The two live before and behind the adapter,
+`prototype_distances`: the BalCAL paper draws "cosine and L2 distances between classifier prototypes" and does not
+define them. Here a prototype is a classifier's weight vector of a class: w_k, and column k of beta M. The first is
+applied before the adapter, the second behind it:
 
     A(z) = P z + (the rest),    <A(z), beta m_k> = <z, P^T beta m_k> + ...
 
-so the second is carried back by P, the adapter's linear path (the identity where D' = D). Both are then vectors that
-the same feature z is held against:
+So the second is carried back by P, the adapter's linear path (the identity where D' = D), and both are compared as
+vectors that are multiplied with the same feature z:
 
     cosine = mean_k( 1 - cos(w_k, P^T beta m_k) ),    l2 = mean_k | w_k - P^T beta m_k |
 """
@@ -37,12 +39,12 @@ from balcal.core import BalcalError, Head
 from balcal.methods.balcal import BalancedHead
 
 TINY = 1e-10
-"""singular values below this share of the largest are zero: the rows of M sum to zero, so one always is"""
+"""singular values below this share of the largest count as 0: the rows of M sum to zero, so one always is"""
 
 
 @dataclass(frozen=True)
 class Collapse:
-    """How far from collapse; 0 is there."""
+    """Distance from collapse by each condition; 0 is collapse."""
 
     nc1: float
     nc2_norms: float
@@ -57,12 +59,12 @@ class Collapse:
 
 
 def collapse(reading: Reading, labels: Tensor) -> Collapse:
-    """The four conditions, for one classifier."""
+    """Measure the four conditions for one classifier."""
     features, weight = reading.features.double(), reading.weight.double()
     num_classes = len(weight)
     counts = labels.bincount(minlength=num_classes)
     if bool((counts == 0).any()):
-        raise BalcalError(f"class {int(counts.argmin())} has no image here: collapse is about all classes")
+        raise BalcalError(f"class {int(counts.argmin())} has no image here: collapse is measured over all classes")
     means = torch.zeros(num_classes, features.shape[1], dtype=torch.float64)
     means.index_add_(0, labels, features).div_(counts[:, None])
     centred = means - means.mean(0)
@@ -91,7 +93,7 @@ def _variation(vectors: Tensor) -> float:
 
 
 def _angles(vectors: Tensor) -> float:
-    unit = torch.nn.functional.normalize(vectors, dim=1)
+    unit = F.normalize(vectors, dim=1)
     off = (unit @ unit.T + 1 / (len(vectors) - 1)).abs()
     return float((off.sum() - off.diagonal().sum()) / (len(vectors) * (len(vectors) - 1)))
 
@@ -111,6 +113,7 @@ def distances(first: Tensor, second: Tensor) -> dict[str, float]:
 
 @torch.no_grad()
 def prototype_distances(head: Head) -> dict[str, float]:
+    """Distances between the prototypes of a head's two classifiers, mean over classes."""
     if not isinstance(head, BalancedHead):
         raise BalcalError(f"only a head with two classifiers has prototypes to compare, not a {type(head).__name__}")
     carried = head.beta * head.etf.T

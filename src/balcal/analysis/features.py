@@ -1,26 +1,19 @@
-"""How each classifier of a head reads an image: the vector that it looks at, and its own vector for each class.
+"""Features of a trained network, as its classifiers see them.
 
-    logits = features @ weight.T + bias
+- `read_head`, `read_all`: the input and the weights of each classifier of a head, logits = features @ weight.T + bias.
+  The learnable classifier reads the pooled feature z. The ETF classifier reads the adapted one at unit length,
+  A(z) / |A(z)|, and its weights are the columns of beta M. `tst` and `vtst` read their latent z (its mean).
+- `over_epochs`: any measure, at every epoch whose weights were kept (`--keep-epochs`).
+- `tsne`, `silhouette`: features in two dimensions (van der Maaten & Hinton, JMLR 2008), and how well classes separate.
+  Distances between groups mean little in a t-SNE. The silhouette is of the features themselves: 1 is dense and far
+  apart, 0 touching, below 0 mixed up.
+- `activation_maps`, `fused_maps`: Grad-CAM (Selvaraju et al., ICCV 2017) of each branch, or of the fused prediction.
+  With the last map F (C, H, W) of the backbone before pooling, and the branch's logit z_k of a class k:
 
-The learnable classifier reads the pooled feature z. The ETF classifier reads the adapted one at unit length,
-A(z) / |A(z)|, and its vectors are the columns of beta M. `tst` and `vtst` read their latent z (its mean).
+      a_c = mean over places of dz_k / dF_c,    map = relu( sum_c a_c F_c )
 
-A measure of a run, epoch by epoch: of every epoch whose weights were kept (`--keep-epochs`).
-
-Features on a plane, by van der Maaten & Hinton's t-SNE as scikit-learn has it; and how well classes keep apart.
-
-A t-SNE is a picture, not a measurement: distances between groups mean little. The silhouette of the features
-themselves (1: dense and far apart, 0: touching, below: mixed up) says in a number what the picture suggests.
-
-Where a classifier looks: Selvaraju et al., Grad-CAM, ICCV 2017, for each branch of a head.
-
-With the backbone's last map F (C, H, W) before pooling, and the branch's logit z_k of a class k:
-
-    a_c = mean over places of dz_k / dF_c,    map = relu( sum_c a_c F_c )
-
-For a linear classifier on mean-pooled features a_c is w_kc / HW: the class activation map of Zhou et al. (CVPR 2016).
-The ETF classifier has an adapter and a norm behind the pooling: there only the gradient says what a channel is worth,
-so both branches are asked the same way.
+  For a linear classifier on mean-pooled features a_c is w_kc / HW: the class activation map of Zhou et al. (CVPR 2016).
+  The ETF classifier has an adapter and a norm behind the pooling, so that only the gradient gives a channel's weight.
 """
 
 from __future__ import annotations
@@ -46,11 +39,12 @@ from balcal.model import Model, evaluating
 from balcal.runs import Run
 
 LEARNABLE, ETF = "learnable", "etf"
+PERPLEXITY = 30.0
 
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """What one classifier sees of N images, and what it holds against it."""
+    """Input of one classifier for N images, and its weights."""
 
     features: Tensor
     """(N, D)"""
@@ -63,7 +57,7 @@ class Reading:
 
 
 def read_head(head: Head, features: Tensor, feature_map: Tensor | None) -> dict[str, Reading]:
-    """The readings of a head's classifiers, in the order of its branches."""
+    """Of each classifier of a head, in the order of its branches."""
     found = {}
     if isinstance(head, LinearHead | BalancedHead):
         found[LEARNABLE] = Reading(features, head.classifier.weight, head.classifier.bias)
@@ -73,13 +67,13 @@ def read_head(head: Head, features: Tensor, feature_map: Tensor | None) -> dict[
         seen = F.normalize(head.adapter(features, feature_map), dim=1)
         found[ETF] = Reading(seen, head.beta * head.etf.T, None)
     if not found:
-        raise BalcalError(f"nobody has said how a {type(head).__name__} reads features: see balcal.analysis.features")
+        raise BalcalError(f"balcal.analysis.features does not know the classifiers of a {type(head).__name__}")
     return found
 
 
 @torch.no_grad()
 def read_all(model: Model, batches: Batches, limit: int | None = None) -> tuple[dict[str, Reading], Tensor]:
-    """The readings of many images, as the model is in use, and their labels; the first so many, if there is a limit."""
+    """Of each classifier in eval mode, for all images or the first `limit` of them; and their labels."""
     parts: list[dict[str, Reading]] = []
     labels: list[Tensor] = []
     with evaluating(model):
@@ -90,7 +84,7 @@ def read_all(model: Model, batches: Batches, limit: int | None = None) -> tuple[
             if limit is not None and sum(map(len, labels)) >= limit:
                 break
     if not parts:
-        raise BalcalError("there is nothing to look at: the loader is empty")
+        raise BalcalError("there are no images: the loader is empty")
     whole = {
         name: Reading(
             torch.cat([part[name].features for part in parts])[:limit].cpu(),
@@ -103,23 +97,20 @@ def read_all(model: Model, batches: Batches, limit: int | None = None) -> tuple[
 
 
 def over_epochs(run: Run, measure: Callable[[Model], dict[str, Any]], device: torch.device) -> list[dict[str, Any]]:
-    """One record for each kept epoch, in order, counted from 1."""
+    """Measure the model after each kept epoch; one record per epoch, counted from 1."""
     kept = run.kept()
     if len(kept) < min(2, run.recipe.task.plan.epochs):
         raise BalcalError(f"{run.path} kept the weights of one epoch only: train it with --keep-epochs 1")
     model = build(run.recipe, weights=False).to(device).eval()
-    told = []
+    records = []
     for epoch in kept:
         model.load_state_dict(run.load_weights(epoch))
-        told.append({"epoch": epoch + 1, **measure(model)})
-    return told
-
-
-PERPLEXITY = 30.0
+        records.append({"epoch": epoch + 1, **measure(model)})
+    return records
 
 
 def tsne(features: Tensor | NDArray[np.float64], seed: int = 0) -> NDArray[np.float64]:
-    """(N, 2). The same numbers for the same features and seed on one machine."""
+    """Coordinates (N, 2): the same for the same features and seed, on one machine."""
     from sklearn.manifold import TSNE
 
     if len(features) < 4:
@@ -139,7 +130,7 @@ def silhouette(features: Tensor, labels: Tensor) -> float:
 
 
 def activation_maps(model: Model, images: Tensor, classes: Tensor | None = None) -> Tensor:
-    """(B, N, H, W), one for each branch, of these classes or of those that the model predicts."""
+    """Maps (B, N, H, W), one for each branch, of the given classes or of the predicted ones."""
     return _maps(model, images, classes, lambda outputs: outputs.logits)[0]
 
 
@@ -156,20 +147,20 @@ def _maps(
     with evaluating(model), torch.enable_grad():
         feature_map = backbone.forward_features(images).detach().requires_grad_(True)
         if feature_map.ndim != 4:
-            raise BalcalError(f"{type(backbone).__name__} has tokens, no map of places: there is nothing to draw")
+            raise BalcalError(f"{type(backbone).__name__} has tokens and no feature map: there is nothing to draw")
         features = backbone.forward_head(feature_map, pre_logits=True)
         outputs: Outputs = model.head(features, feature_map if model.method.head.needs_map else None)
         chosen = first_largest(outputs.log_probs().detach()) if classes is None else classes.to(images.device)
         maps = []
         for table in scores(outputs):
-            score = table.gather(1, chosen[:, None]).sum()  # images do not touch each other in eval mode
+            score = table.gather(1, chosen[:, None]).sum()  # in eval mode no image depends on another
             [slope] = torch.autograd.grad(score, feature_map, retain_graph=True)
             maps.append((slope.mean((2, 3), keepdim=True) * feature_map).sum(1).relu().detach())
     return torch.stack(maps), outputs, chosen
 
 
 def breadth(maps: Tensor) -> Tensor:
-    """How much of the image a map (..., H, W) covers: 1 if it is even, 1/HW if it is one place, NaN if it is empty.
+    """The share of the image that a map (..., H, W) covers: 1 if even, 1/HW if it is one place, NaN if empty.
 
     (sum m)^2 / (HW sum m^2)
 

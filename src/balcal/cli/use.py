@@ -107,11 +107,11 @@ def export(
     json: Json = False,
 ) -> None:
     """One file that takes raw pixels and says calibrated probabilities; verified, with a card of what it claims."""
-    from balcal.deploy.card import in_markdown
+    from balcal.deploy.card import render_card
     from balcal.deploy.export import export_run
 
     card = export_run(run, to, out, method, most)
-    say(_json.dumps(card, indent=2) if json else f"{in_markdown(card)}\nfile: {card['file']}")
+    say(_json.dumps(card, indent=2) if json else f"{render_card(card)}\nfile: {card['file']}")
 
 
 @app.command()

@@ -1,1 +1,1 @@
-"""Ship what was trained: a file that takes raw pixels and says calibrated probabilities, and a card of its claims."""
+"""Deploy a run: export it to one file, from raw pixels to calibrated probabilities; load it; monitor it in use."""

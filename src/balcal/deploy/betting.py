@@ -1,14 +1,14 @@
-"""Bets against "nothing has changed": wealth that grows only if the mean of a stream does.
+"""Sequential tests by betting: wealth that grows only if the mean of a stream is above a bound.
 
-For values x in [0, 1] whose mean is said to be at most m, a unit of money
+For values x in [0, 1] whose mean is at most m, a unit of money
 
     M_t = (M_{t-1} + w_t) (1 + lambda (x_t - m)),   0 <= lambda < 1 / m,   w_1 + w_2 + ... = 1
 
-cannot be expected to grow: w_t is what is put on the drift beginning at t. So the wealth, averaged over a few lambdas,
-ever reaches 1/alpha with probability at most alpha (Ville's inequality): over the whole stream, however long it is and
-however often one looks. If the mean is above m, the wealth grows exponentially, wherever in the stream that begins.
-Waudby-Smith and Ramdas (JRSS B 2024) made means of bounded values a matter of betting; mixing over the beginnings of a
-change, with weights that fall like 1 / (t log^2 t), keeps the memory constant.
+does not grow in expectation: w_t is the stake on a drift that begins at t. So the wealth, averaged over a few lambdas,
+ever reaches 1/alpha with probability at most alpha (Ville's inequality). This holds over the whole stream, however long
+it is and however often one looks. If the mean rises above m, the wealth grows exponentially, wherever that begins.
+Betting on means of bounded values: Waudby-Smith and Ramdas (JRSS B 2024). Mixing over the beginnings of a change, with
+weights that fall like 1 / (t log^2 t), keeps the memory constant.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from balcal.runtime.values import check_choice, check_number, check_whole, plain
 
 Floats = NDArray[np.float64]
 FRACTIONS = np.geomspace(0.02, 0.95, 10)
-"""of the largest bet that cannot go bankrupt"""
+"""bets, as shares of the largest one that cannot go bankrupt"""
 EMPTY = -1e9
-"""log of no money at all, as a number that JSON knows"""
+"""log of no money, as a number that JSON can hold"""
 AT_ONCE = 1024
 RECENT = 500
-"""samples that the mean in an alarm looks back on, about"""
+"""samples, about, that the mean in an alarm is over"""
 LONGEST = 10**12
-"""samples: beyond, a bet on a drift that begins now is too small a number"""
+"""samples; beyond this, the stake on a drift that begins now underflows"""
 
 
 @dataclass
-class Watch:
-    """Two gamblers on the mean of values in [0, 1]: one bets that it is above `high`, one that it is below `low`."""
+class MeanTest:
+    """Two tests of the mean of values in [0, 1]: one bets that it is above `high`, one that it is below `low`."""
 
     name: str
     low: float
     high: float
     wealth: list[list[float]] = field(default_factory=lambda: [[EMPTY] * len(FRACTIONS) for _ in range(2)])
-    """logarithms, for each gambler and each bet"""
+    """logarithms, for each test and each bet"""
     seen: int = 0
     recent: float = 0.0
     rung: list[str] = field(default_factory=list)
@@ -68,21 +68,21 @@ class Watch:
         return found
 
     @staticmethod
-    def of(told: Any) -> Watch:
+    def of(data: Any) -> MeanTest:
         """From plain data, checked."""
-        watch = Watch(**plain_record(told, Watch))
-        check_number(watch.low, "low", 0, 1), check_number(watch.high, "high", watch.low, 1)
-        check_number(watch.recent, "recent", 0, 1), check_whole(watch.seen, "seen", 0, LONGEST)
-        shape = [len(plain_list(bets, "wealth")) for bets in plain_list(watch.wealth, "wealth")]
+        made = MeanTest(**plain_record(data, MeanTest))
+        check_number(made.low, "low", 0, 1), check_number(made.high, "high", made.low, 1)
+        check_number(made.recent, "recent", 0, 1), check_whole(made.seen, "seen", 0, LONGEST)
+        shape = [len(plain_list(bets, "wealth")) for bets in plain_list(made.wealth, "wealth")]
         if shape != [len(FRACTIONS)] * 2:
             raise BalcalError(f"wealth must be two lists of {len(FRACTIONS)} numbers")
-        watch.wealth = [[check_number(money, "wealth") for money in bets] for bets in watch.wealth]
-        for direction in plain_list(watch.rung, "rung"):
+        made.wealth = [[check_number(money, "wealth") for money in bets] for bets in made.wealth]
+        for direction in plain_list(made.rung, "rung"):
             check_choice(direction, "rung", ("up", "down"))
-        return watch
+        return made
 
     def _mean(self, part: Floats) -> float:
-        """Each sample weighs a little less than the one after it."""
+        """Mean of recent values: each sample weighs a little less than the one after it."""
         fade = 1 - 1 / RECENT
         before = RECENT * (1 - fade**self.seen) * fade ** len(part)
         weights = fade ** np.arange(len(part))[::-1]
@@ -90,7 +90,7 @@ class Watch:
 
 
 def _unspent(t: NDArray[Any]) -> Floats:
-    """What is not yet put on any beginning after t samples; falls to 0, slowly."""
+    """The stake that is left after t samples; falls to 0, slowly."""
     rest: Floats = 1 / (1 + np.log2(1 + t))
     return rest
 
@@ -111,7 +111,7 @@ def _mean_of_logs(money: Floats) -> Floats:
 
 
 def lower_bound(values: Floats, delta: float) -> float:
-    """A number that exceeds the mean behind the values, all in [0, 1], with probability at most delta.
+    """A lower bound of the mean of values in [0, 1]: it is too high with probability at most delta.
 
     >>> lower_bound(np.array([0.0, 1.0] * 500), 0.05) < 0.5 < 1 - lower_bound(1 - np.array([0.0, 1.0] * 500), 0.05)
     True

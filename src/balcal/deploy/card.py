@@ -1,4 +1,4 @@
-"""The calibration card: what an exported model claims, on which data, since when, and where the claim ends."""
+"""The calibration card of an exported model: its figures, the data they are from, and where they hold."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from balcal.runtime.names import in_markdown as text
 def card_of(
     run: Run, figures: dict[str, Any], test: Predictions, shape: tuple[int, ...], classes: Any
 ) -> dict[str, Any]:
-    """Plain data, from the figures of a run on its test role."""
+    """The card as plain data, from the figures of a run on its test split."""
     from balcal import __version__
 
     top = test.log_probs.max(1)
@@ -63,25 +63,25 @@ def card_of(
 
 def _now() -> datetime.datetime:
     """SOURCE_DATE_EPOCH, if set, makes two exports of one run the same file (reproducible-builds.org)."""
-    told = os.environ.get("SOURCE_DATE_EPOCH", "")
-    return datetime.datetime.fromtimestamp(int(told) if told.isdigit() else time.time(), datetime.UTC)
+    epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
+    return datetime.datetime.fromtimestamp(int(epoch) if epoch.isdigit() else time.time(), datetime.UTC)
 
 
 def _reference(confidences: Any, correct: Any) -> dict[str, Any] | None:
-    """What is normal, for `balcal.Monitor.of`; nothing, of too few samples."""
+    """The state of a new monitor, for `balcal.Monitor.of`; None if there are too few samples."""
     return Monitor(confidences, correct).as_dict() if len(confidences) >= LEAST else None
 
 
-def in_markdown(card: dict[str, Any]) -> str:
-    """The card for people."""
-    told = card["calibration"]
-    nll, low, high = ("infinite" if x is None else f"{x:.4f}" for x in (told["nll"], *told["nll_interval"]))
+def render_card(card: dict[str, Any]) -> str:
+    """The card as Markdown."""
+    figures = card["calibration"]
+    nll, low, high = ("infinite" if x is None else f"{x:.4f}" for x in (figures["nll"], *figures["nll_interval"]))
 
     def percent(value: float) -> str:
         return f"{value * 100:.2f} %"
 
     def bounds(name: str) -> str:
-        low, high = told[f"{name}_interval"]
+        low, high = figures[f"{name}_interval"]
         return f"[{percent(low)}, {percent(high)}]"
 
     lines = [
@@ -94,15 +94,15 @@ def in_markdown(card: dict[str, Any]) -> str:
         f"- **Output** `probs` (N, {len(card['classes'])}), calibrated; `log_probs`, their logarithms.",
         f"- **Classes** {', '.join(map(text, card['classes']))}",
         f"- **Fusion** {card['fusion']}; **after training** {text(card['posthoc']['name'] or 'nothing')}; "
-        f"**dials** {card['dials'] or 'none'}",
+        f"**gamma or beta** {card['dials'] or 'none'}",
         "",
         "| on the test role | | 95 % interval |",
         "|---|---|---|",
-        f"| samples | {told['samples']:,} | |",
-        f"| accuracy | {percent(told['accuracy'])} | {bounds('accuracy')} |",
-        f"| mean confidence | {percent(told['mean_confidence'])} | |",
-        f"| ECE, {told['bins']} bins | {percent(told['ece'])} | {bounds('ece')} |",
-        f"| ECE of a perfect model | {percent(told['floor_mean'])} | up to {percent(told['floor_high'])} |",
+        f"| samples | {figures['samples']:,} | |",
+        f"| accuracy | {percent(figures['accuracy'])} | {bounds('accuracy')} |",
+        f"| mean confidence | {percent(figures['mean_confidence'])} | |",
+        f"| ECE, {figures['bins']} bins | {percent(figures['ece'])} | {bounds('ece')} |",
+        f"| ECE of a perfect model | {percent(figures['floor_mean'])} | up to {percent(figures['floor_high'])} |",
         f"| NLL | {nll} | [{low}, {high}] |",
         "",
         f"**Where this holds.** For {card['valid']['for']}. Confidences from {card['valid']['confidences'][0]} to "

@@ -1,6 +1,6 @@
-"""Everything from raw pixels to calibrated probabilities in one module, ready to be traced.
+"""Export a run to one file: ONNX, a torch.export program, or weights; each with its card, each verified.
 
-From a run folder to one file: ONNX, a torch.export program, or a state; each with its card, each verified.
+`Deployed` is what is exported: one module from raw pixels to calibrated probabilities.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from balcal import registry
 from balcal.build import as_method
 from balcal.core import BalcalError
 from balcal.data.batches import Pixels
-from balcal.deploy.card import card_of, in_markdown
+from balcal.deploy.card import card_of, render_card
 from balcal.deploy.predictor import CARD, Predictor, open_onnx, open_program, open_state
 from balcal.evaluation.judge import batches_of, calibrated_model, evaluate
 from balcal.evaluation.predict import predict_batches
@@ -33,6 +33,11 @@ from balcal.runtime.files import write_atomic
 from balcal.runtime.names import unknown
 
 INPUT, OUTPUTS = "images", ("probs", "log_probs")
+BATCHES = (1, 7, 256)
+"""batch sizes in which an exported file is compared with the live model"""
+TOLERANCE = 1e-5
+"""largest difference of a probability"""
+WITHOUT_ONNX = "export to ONNX needs onnx, onnxruntime and onnxscript: pip install 'balcal[onnx]'"
 
 
 class Deployed(nn.Module):
@@ -63,7 +68,7 @@ class Deployed(nn.Module):
 
 
 def resizing(length: int, side: int) -> Tensor:
-    """The matrix (side, length) that resizes one axis as `Pixels` does: bicubic resizing is linear, axis by axis.
+    """The matrix (side, length) that resizes one axis as `Pixels` does: bicubic resizing is linear on each axis.
 
     >>> resizing(4, 2).sum(1)
     tensor([1., 1.])
@@ -74,11 +79,6 @@ def resizing(length: int, side: int) -> Tensor:
     return resized[0, 0]
 
 
-BATCHES = (1, 7, 256)
-TOLERANCE = 1e-5
-WITHOUT_ONNX = "export to ONNX needs onnx, onnxruntime and onnxscript: pip install 'balcal[onnx]'"
-
-
 def export_run(
     path: str | Path,
     to: str = "onnx",
@@ -86,19 +86,19 @@ def export_run(
     posthoc: str | None = None,
     most: int | None = None,
 ) -> dict[str, Any]:
-    """Write the model of a run as one file, and its card beside it; returns the card, and where the file is.
+    """Export the model of a run to one file, and write its card beside it; returns the card, with `file`.
 
     Before anything is written, the file's content is opened as a user would and compared with the live model: on all
     test images, or the first `most` of them, in batches of 1, 7 and 256.
     """
-    if to not in KINDS:
-        raise BalcalError(unknown("kind of export", to, KINDS))
+    if to not in FORMATS:
+        raise BalcalError(unknown("kind of export", to, FORMATS))
     run = Run.at(Path(path))
     with run.in_use():
-        return _export(run, KINDS[to], out, posthoc, most)
+        return _export(run, FORMATS[to], out, posthoc, most)
 
 
-def _export(run: Run, kind: Kind, out: str | Path | None, posthoc: str | None, most: int | None) -> dict[str, Any]:
+def _export(run: Run, format: Format, out: str | Path | None, posthoc: str | None, most: int | None) -> dict[str, Any]:
     cpu = torch.device("cpu")
     method = as_method(run.recipe.method + registry.method(posthoc) if posthoc else run.recipe.method)
     figures = evaluate(run, method, cpu)
@@ -108,23 +108,23 @@ def _export(run: Run, kind: Kind, out: str | Path | None, posthoc: str | None, m
     pixels = Pixels.of(dataset, cpu, side=run.recipe.task.side)
     height, width, channels = splits.test.shape[1:]
     deployed = Deployed(model, pixels, (height, width, channels)).eval()
-    made = _traced(kind, deployed, f"{method}")
+    made = _traced(format, deployed, f"{method}")
     card = card_of(run, figures, live, deployed.shape, dataset.names() if dataset.names else dataset.classes)
     images = splits.test.images[:most].numpy()
-    card["verified"] = verified(kind.open(kind.pack(made, card)), images, live.probs[:most].numpy())
-    file = Path(out) if out else run.path / f"model{kind.suffix}"
-    write_atomic(file, kind.pack(made, card))
+    card["verified"] = verified(format.open(format.pack(made, card)), images, live.probs[:most].numpy())
+    file = Path(out) if out else run.path / f"model{format.suffix}"
+    write_atomic(file, format.pack(made, card))
     write_atomic(file.with_name(f"{file.name}.card.json"), (json.dumps(card, indent=2) + "\n").encode())
-    write_atomic(file.with_name(f"{file.name}.card.md"), in_markdown(card).encode())
+    write_atomic(file.with_name(f"{file.name}.card.md"), render_card(card).encode())
     return card | {"file": str(file)}
 
 
 def verified(predictor: Predictor, images: NDArray[np.uint8], expected: NDArray[Any]) -> dict[str, Any]:
-    """How far the file's probabilities are from the live model's, at most, in batches of every size."""
+    """Largest difference between the probabilities of the file and of the live model; an error if it is too large."""
     largest = 0.0
     for size in BATCHES:
-        told = predictor.predict_proba(images, batch_size=size)
-        largest = max(largest, float(np.abs(told - expected).max()))
+        probs = predictor.predict_proba(images, batch_size=size)
+        largest = max(largest, float(np.abs(probs - expected).max()))
     if not largest <= TOLERANCE:
         raise BalcalError(
             f"the exported model differs from the live one by {largest:.1e} in some probability: "
@@ -133,33 +133,33 @@ def verified(predictor: Predictor, images: NDArray[np.uint8], expected: NDArray[
     return {"images": len(images), "batch_sizes": list(BATCHES), "largest_difference": largest}
 
 
-def _traced(kind: Kind, deployed: Deployed, name: str) -> Any:
+def _traced(format: Format, deployed: Deployed, name: str) -> Any:
     height, width, channels = deployed.shape
     example = torch.randint(256, (3, height, width, channels), dtype=torch.uint8)
     try:
         with quietly(), torch.no_grad():
-            return kind.trace(deployed, example)
+            return format.trace(deployed, example)
     except (BalcalError, ImportError):
         raise
     except Exception as error:
         raise BalcalError(
-            f"`{name}` cannot be made a graph of this kind ({type(error).__name__}): "
+            f"`{name}` cannot be exported in this format ({type(error).__name__}): "
             "export it with --to state, or with another post-hoc method"
         ) from error
 
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """The tracers talk about their insides, and about torchvision's absence."""
-    talk = logging.getLogger("torch.onnx")
-    before = talk.level
-    talk.setLevel(logging.ERROR)
+    """Silence what the tracers log about their internals and about missing torchvision."""
+    logger = logging.getLogger("torch.onnx")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        talk.setLevel(before)
+        logger.setLevel(before)
 
 
 def _program(deployed: Deployed, example: torch.Tensor) -> Any:
@@ -190,7 +190,7 @@ def _onnx(deployed: Deployed, example: torch.Tensor) -> Any:
 def _pack_onnx(proto: Any, card: dict[str, Any]) -> bytes:
     import onnx
 
-    onnx.helper.set_model_props(proto, {CARD: json.dumps(card), f"{CARD}.md": in_markdown(card)})
+    onnx.helper.set_model_props(proto, {CARD: json.dumps(card), f"{CARD}.md": render_card(card)})
     content: bytes = proto.SerializeToString()
     return content
 
@@ -212,8 +212,8 @@ def _as_it_is(deployed: Deployed, example: torch.Tensor) -> Deployed:
     return deployed
 
 
-class Kind(NamedTuple):
-    """A kind of file: how it is named, made and opened."""
+class Format(NamedTuple):
+    """How a format is named, made and opened."""
 
     suffix: str
     trace: Callable[[Deployed, torch.Tensor], Any]
@@ -221,8 +221,8 @@ class Kind(NamedTuple):
     open: Callable[[bytes], Predictor]
 
 
-KINDS = {
-    "onnx": Kind(".onnx", _onnx, _pack_onnx, open_onnx),
-    "torch-export": Kind(".pt2", _program, _pack_program, open_program),
-    "state": Kind(".pt", _as_it_is, _pack_state, open_state),
+FORMATS = {
+    "onnx": Format(".onnx", _onnx, _pack_onnx, open_onnx),
+    "torch-export": Format(".pt2", _program, _pack_program, open_program),
+    "state": Format(".pt", _as_it_is, _pack_state, open_state),
 }

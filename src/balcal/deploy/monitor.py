@@ -1,8 +1,8 @@
-"""Watch a model in use: an alarm when its confidence, or its calibration, drifts by more than sampling explains.
+"""Monitor a model in use: an alarm when confidence or calibration drifts by more than sampling explains.
 
-A gambler bets against "nothing has changed" (`deploy/betting.py`): the probability of a false alarm is bounded over
-the whole stream, however long it is and however often one looks. What is normal is learnt from a held-out reference;
-its own uncertainty is paid for out of the same alpha.
+The tests are sequential (`deploy/betting.py`): the probability of any false alarm is bounded over the whole stream,
+however long it is and however often one looks. What is normal is estimated from a held-out reference; the uncertainty
+of that estimate is part of the same alpha.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from balcal.core import BalcalError
-from balcal.deploy.betting import LONGEST, Floats, Watch, lower_bound
+from balcal.deploy.betting import LONGEST, Floats, MeanTest, lower_bound
 from balcal.runtime.values import as_tensor, check_choice, check_number, check_whole, plain_list, plain_record
 
 LEAST = 100
-"""samples of a reference"""
+"""samples that a reference needs"""
 FOR_REFERENCE = 0.2
-"""of alpha: what may be lost on the reference being unlucky"""
+"""share of alpha for the uncertainty of the reference"""
 LEAST_ALPHA = 1e-12
 MOST_BANDS = 1000
 
@@ -34,15 +34,15 @@ class Alarm:
     what: str
     direction: Literal["up", "down"]
     at: int
-    """samples that this watch had seen"""
+    """samples that this test had seen"""
     recent: float
     """mean of the last few hundred values"""
     expected: tuple[float, float]
 
     @staticmethod
-    def of(told: Any) -> Alarm:
+    def of(data: Any) -> Alarm:
         """From plain data, checked."""
-        alarm = Alarm(**plain_record(told, Alarm))
+        alarm = Alarm(**plain_record(data, Alarm))
         if not isinstance(alarm.what, str) or len(plain_list(alarm.expected, "expected")) != 2:
             raise BalcalError("an alarm says what drifted, and the two ends of what was expected")
         check_choice(alarm.direction, "direction", ("up", "down"))
@@ -59,10 +59,10 @@ class Alarm:
 
 
 class Monitor:
-    """Tell it what the model says, and what was true once that is known; it speaks up when something has drifted.
+    """Takes confidences of predictions (`see`), and outcomes once they are known (`learn`); returns alarms.
 
     `confidences` and `correct` are of a held-out reference. `alpha` bounds the probability of any false alarm, ever.
-    A drift of less than `tolerance` does not matter. Calibration is watched overall and in `bands` of confidence.
+    A drift of less than `tolerance` gives none. Calibration is tested overall and in `bands` of confidence.
 
     >>> rng = np.random.default_rng(0)
     >>> c = rng.beta(8, 1, 4000)
@@ -101,7 +101,7 @@ class Monitor:
             parts |= self._gaps(c, right)
         delta = alpha * FOR_REFERENCE / (2 * len(parts))
         self.watches = [
-            Watch(
+            MeanTest(
                 name,
                 max(0.0, lower_bound(x, delta) - tolerance * (1 if name == "confidence" else 0.5)),
                 min(1.0, 1 - lower_bound(1 - x, delta) + tolerance * (1 if name == "confidence" else 0.5)),
@@ -111,15 +111,15 @@ class Monitor:
 
     @property
     def limit(self) -> float:
-        """The wealth that a gambler must reach: together they may cry wolf with probability alpha."""
+        """The wealth that gives an alarm, so that the probability of any false alarm is at most alpha."""
         return 2 * len(self.watches) / (self.alpha * (1 - FOR_REFERENCE))
 
     def see(self, confidences: ArrayLike) -> list[Alarm]:
-        """Confidences of predictions, in the order in which they were made; returns new alarms."""
+        """Add confidences of predictions, in the order in which they were made; returns new alarms."""
         return self._fed({"confidence": _checked(confidences)})
 
     def learn(self, confidences: ArrayLike, correct: ArrayLike) -> list[Alarm]:
-        """Predictions whose labels have arrived: how confident they were, and whether they were right."""
+        """Add predictions whose labels are known: confidences, and whether they were right; returns new alarms."""
         if len(self.watches) == 1:
             raise BalcalError(
                 "this monitor's reference had no labels, so calibration is not watched: make it with "
@@ -129,7 +129,7 @@ class Monitor:
         return self._fed(self._gaps(c, _outcomes(correct, c)))
 
     def _gaps(self, c: Floats, right: Floats) -> dict[str, Floats]:
-        """How far being right exceeds confidence, from [-1, 1] to [0, 1]: everywhere, and in bands of confidence."""
+        """Outcome minus confidence, mapped from [-1, 1] to [0, 1]: overall, and in bands of confidence."""
         gaps = (right - c + 1) / 2
         parts = {"calibration": gaps}
         bounds = [0.0, *self.edges, 1.0]
@@ -144,14 +144,14 @@ class Monitor:
         new = []
         for watch in self.watches:
             for direction, at, recent in watch.add(parts.get(watch.name, np.zeros(0)), self.limit):
-                told = (recent, watch.low, watch.high)
-                mean, low, high = told if watch.name == "confidence" else (2 * x - 1 for x in told)
+                scaled = (recent, watch.low, watch.high)
+                mean, low, high = scaled if watch.name == "confidence" else (2 * x - 1 for x in scaled)
                 new.append(Alarm(watch.name, direction, at, mean, (low, high)))
         self.alarms += new
         return new
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it as plain data: a few hundred numbers, however long the stream was."""
+        """The state as plain data: a few hundred numbers, however long the stream was."""
         return {
             "alpha": self.alpha,
             "edges": self.edges,
@@ -160,26 +160,26 @@ class Monitor:
         }
 
     @staticmethod
-    def of(told: Mapping[str, Any]) -> Monitor:
-        """From `as_dict`, also after a journey through JSON: goes on where it was."""
+    def of(state: Mapping[str, Any]) -> Monitor:
+        """From `as_dict`, also through JSON: goes on where it was."""
         try:
-            return _restored(told)
+            return _restored(state)
         except BalcalError as error:
-            raise BalcalError(f"this is not a monitor as `as_dict` told it: {error}") from None
+            raise BalcalError(f"this is not a monitor as `as_dict` gives it: {error}") from None
 
 
-def _restored(told: Any) -> Monitor:
+def _restored(state: Any) -> Monitor:
     names = {"alpha", "edges", "watches", "alarms"}
-    if not isinstance(told, Mapping) or not names <= set(told):
+    if not isinstance(state, Mapping) or not names <= set(state):
         raise BalcalError(f"it must have {', '.join(sorted(names))}")
     monitor = Monitor.__new__(Monitor)
-    check_alpha(told["alpha"])
-    monitor.alpha = told["alpha"]
-    monitor.edges = [check_number(edge, "edges", 0, 1) for edge in plain_list(told["edges"], "edges")]
+    check_alpha(state["alpha"])
+    monitor.alpha = state["alpha"]
+    monitor.edges = [check_number(edge, "edges", 0, 1) for edge in plain_list(state["edges"], "edges")]
     if any(low >= high for low, high in pairwise([0.0, *monitor.edges, 1.0])):
         raise BalcalError("its edges must rise between 0 and 1")
-    monitor.watches = [Watch.of(watch) for watch in plain_list(told["watches"], "watches")]
-    monitor.alarms = [Alarm.of(alarm) for alarm in plain_list(told["alarms"], "alarms")]
+    monitor.watches = [MeanTest.of(watch) for watch in plain_list(state["watches"], "watches")]
+    monitor.alarms = [Alarm.of(alarm) for alarm in plain_list(state["alarms"], "alarms")]
     known, nothing = [watch.name for watch in monitor.watches], np.zeros(0)
     all_of_them = ["confidence", *monitor._gaps(nothing, nothing)]
     if known != all_of_them and (known != all_of_them[:1] or monitor.edges):

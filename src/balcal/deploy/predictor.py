@@ -1,4 +1,4 @@
-"""Use what was exported: `balcal.load("model.onnx")` gives a predictor, and nothing that trains is imported for it."""
+"""Load what was exported: `balcal.load("model.onnx")` gives a predictor, without importing anything that trains."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from balcal.model import Model
 
 CARD = "balcal.card"
-"""under which the card is found inside an exported file"""
+"""the key of the card inside an exported file"""
 
 Probs = NDArray[np.float32]
 
 
 @dataclass(frozen=True, eq=False)
 class Predictor:
-    """Images as bytes (N, H, W, C) in, calibrated probabilities (N, K) out; `card` says what that means."""
+    """Images as bytes (N, H, W, C) in, calibrated probabilities (N, K) out; `card` is the calibration card."""
 
     run: Callable[[NDArray[np.uint8]], Probs]
     card: dict[str, Any]
@@ -125,12 +125,11 @@ def _by_torch(module: Callable[..., Any]) -> Callable[[NDArray[np.uint8]], Probs
 def _read(card: str | None) -> dict[str, Any]:
     if not card:
         raise BalcalError("this file was not written by `balcal export`: it has no card")
-    told = json.loads(card)
-    height, width, channels = told["input"]["shape"][1:]
-    if not (isinstance(told["classes"], list) and all(isinstance(n, int) for n in (height, width, channels))):
+    content: dict[str, Any] = json.loads(card)
+    height, width, channels = content["input"]["shape"][1:]
+    if not (isinstance(content["classes"], list) and all(isinstance(n, int) for n in (height, width, channels))):
         raise BalcalError("the card in this file is not one of `balcal export`: export the run again")
-    checked: dict[str, Any] = told
-    return checked
+    return content
 
 
 OPENERS = {".onnx": open_onnx, ".pt2": open_program, ".pt": open_state}

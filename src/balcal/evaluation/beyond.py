@@ -21,6 +21,7 @@ from balcal.metrics.scoring import soft_kl, soft_nll
 from balcal.recipe import Method
 from balcal.runs import Run
 from balcal.runtime.progress import Steps
+from balcal.runtime.provenance import FigureFile
 
 
 def evaluate_human(sitting: Sitting) -> dict[str, Any]:
@@ -73,18 +74,18 @@ def evaluate_beyond(
 
 def _evaluate(sitting: Sitting, asked: Asked, quiet: bool) -> dict[str, dict[str, Any]]:
     run, method = sitting.run, sitting.method
-    work: dict[str, Callable[[], dict[str, Any]]] = {}
+    work: dict[FigureFile, Callable[[], dict[str, Any]]] = {}
     if asked.shift:
         tick = _ticking("shift", quiet)
-        work["shift"] = lambda: evaluate_shift(sitting, asked.corruptions, asked.published, tick=tick)
+        work[FigureFile.SHIFT] = lambda: evaluate_shift(sitting, asked.corruptions, asked.published, tick=tick)
     if asked.ood:
-        work["ood"] = lambda: evaluate_outside(sitting, asked.against, _ticking("outside sets", quiet))
+        work[FigureFile.OOD] = lambda: evaluate_outside(sitting, asked.against, _ticking("outside sets", quiet))
     if asked.human:
-        work["human"] = lambda: evaluate_human(sitting)
+        work[FigureFile.HUMAN] = lambda: evaluate_human(sitting)
     told = {}
     for name, evaluate in work.items():
-        told[name] = evaluate()
-        run.write_figures(f"{name}{added_by(run, method)}", told[name], method, sitting.epoch)
+        told[name.value] = evaluate()
+        run.write_figures(f"{name}{added_by(run, method)}", told[name.value], method, sitting.epoch)
     return told
 
 

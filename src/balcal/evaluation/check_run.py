@@ -13,11 +13,10 @@ from balcal.data.splits import manifest
 from balcal.evaluation.judge import load_splits
 from balcal.runs import FINISHED, Run
 from balcal.runtime.files import load_sealed, read_sealed, seal_in_name
-from balcal.runtime.provenance import Finished, read_predictions, read_sealed_figures
+from balcal.runtime.provenance import FigureFile, Finished, PredictionFile, read_predictions, read_sealed_figures
 
 AGAIN = "delete it, and it will be computed again"
 TRAIN = "run `balcal train` once more: it goes on from the last whole state"
-FIGURES = ("metrics", "shift", "ood", "human")
 
 
 @dataclass(frozen=True)
@@ -142,7 +141,11 @@ def _data(run: Run, ended: Finished, told: Checked) -> Iterator[Finding | None]:
 
 
 def _predictions(run: Run, ended: Finished) -> Iterator[Finding | None]:
-    roles = {"test": "test", "val": "calibrate", "calibrate": "calibrate"}
+    roles: dict[str, str] = {
+        PredictionFile.TEST: "test",
+        PredictionFile.VAL: "calibrate",
+        PredictionFile.CALIBRATE: "calibrate",
+    }
     for path in sorted((run.path / "predictions").glob("*.npz")):
         try:
             found = read_predictions(path)
@@ -157,7 +160,7 @@ def _predictions(run: Run, ended: Finished) -> Iterator[Finding | None]:
 
 
 def _figures(run: Run, ended: Finished) -> Iterator[Finding | None]:
-    for path in sorted(p for name in FIGURES for p in run.path.glob(f"{name}*.json")):
+    for path in sorted(p for name in FigureFile for p in run.path.glob(f"{name}*.json")):
         try:
             found = read_sealed_figures(path)
         except BalcalError:

@@ -21,6 +21,8 @@ from balcal.model import Model
 from balcal.recipe import Method, Task, describe
 from balcal.runs import Run
 from balcal.runtime.devices import pick_device
+from balcal.runtime.provenance import FigureFile
+from balcal.runtime.provenance import PredictionFile as File
 from balcal.runtime.randomness import own_randomness
 
 
@@ -89,7 +91,7 @@ def _evaluate(run: Run, method: Method, device: torch.device) -> dict[str, Any]:
     if "posthoc" in method.changes:
         names = (run.recipe.method.name, run.recipe.method.name + after)
         figures["against_uncalibrated"] = compare(before, test, names).as_dict()
-    run.write_figures(f"metrics{after}", figures, method, epoch)
+    run.write_figures(f"{FigureFile.METRICS}{after}", figures, method, epoch)
     return figures | {"run": str(run.path)}
 
 
@@ -138,8 +140,8 @@ def predictions_of(run: Run, method: Method, device: torch.device) -> tuple[Pred
     """(calibration, test) predictions before any post-hoc map: read from the run, or computed once and kept."""
     history = run.ending().history
     epoch, usual = (as_method(m).select(history) for m in (method, run.recipe.method))
-    names = ("calibrate" if run.recipe.task.calibrate_size else "val", "test")
-    stems = [name if epoch == usual else f"{name}-e{epoch:04d}" for name in names]
+    names = (File.CALIBRATE if run.recipe.task.calibrate_size else File.VAL, File.TEST)
+    stems = [name if epoch == usual else f"{name}{File.at(epoch)}" for name in names]
     made = [
         run.made_from(stem, epoch, data=run.ending().digest(role))
         for stem, role in zip(stems, ("calibrate", "test"), strict=True)
@@ -169,7 +171,7 @@ def branch_predictions(run: Run, device: torch.device) -> list[Predictions]:
     count = len(model.head.weights)
     if count == 1:
         return []
-    stems = [f"test-branch{number}" for number in range(count)]
+    stems = [File.branch(number) for number in range(count)]
     made = [run.made_from(stem, part=f"{number} of {count}") for number, stem in enumerate(stems, 1)]
     kept = [run.load_predictions(stem, expected) for stem, expected in zip(stems, made, strict=True)]
     if None not in kept:

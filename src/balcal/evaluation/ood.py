@@ -26,6 +26,7 @@ from balcal.metrics.bootstrap import percentile
 from balcal.metrics.detection import FIGURES, detection_draws
 from balcal.metrics.inputs import read
 from balcal.metrics.scoring import entropies
+from balcal.runtime.provenance import PredictionFile
 
 NEAR = 4
 """an image that is smaller by no more than this is padded, not stretched"""
@@ -44,11 +45,11 @@ def evaluate_outside(
         raise BalcalError(f"no outside sets are known for `{dataset.name}`: name some, `--against svhn,cifar100`")
     if dataset.name in names:
         raise BalcalError(f"`{dataset.name}` cannot be outside of itself: leave it out of --against")
-    inside = _scored(sitting, "test", lambda: sitting.splits.test, sitting.test())
+    inside = _scored(sitting, PredictionFile.TEST, lambda: sitting.splits.test, sitting.test())
     sets = {}
     for name in names:
         images = partial(_outside, name, sitting)
-        stem = f"outside-{digest(images()) if is_foreign(name) else name}"
+        stem = PredictionFile.ood(digest(images()) if is_foreign(name) else name)
         sets[name] = _told(inside, _scored(sitting, stem, images, sitting.predictions(stem, images)))
         sets[name]["predictions"] = stem
         tick(name, len(names))

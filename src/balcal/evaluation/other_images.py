@@ -21,7 +21,7 @@ from balcal.evaluation.judge import batches_of, calibrated_model, calibrated_pre
 from balcal.model import Model
 from balcal.recipe import Method, fingerprint
 from balcal.runs import Run
-from balcal.runtime.provenance import MadeFrom
+from balcal.runtime.provenance import MadeFrom, PredictionFile
 from balcal.runtime.randomness import own_randomness
 
 
@@ -31,7 +31,7 @@ class Sitting:
     def __init__(self, run: Run, method: Method, device: torch.device) -> None:
         self.run, self.method, self.device = run, as_method(method), device
         self.epoch = self.method.select(run.ending().history)
-        self.suffix = "" if self.epoch == run.chosen else f"-e{self.epoch:04d}"
+        self.suffix = "" if self.epoch == run.chosen else PredictionFile.at(self.epoch)
         self.posthoc = ""
         if isinstance(self.method.posthoc, ReadsOutputs):
             self.suffix += f"+{self.method.changes['posthoc']}"
@@ -58,6 +58,9 @@ class Sitting:
         """What the run says of its test split, after its post-hoc map."""
         return self._calibrated[1]
 
+    def _energy_file(self, name: str) -> str:
+        return f"{PredictionFile.energy(name)}{self.suffix}"
+
     def _stored(self, stem: str) -> Predictions | None:
         return self.run.load_predictions(stem, self._made(stem, ""))
 
@@ -66,7 +69,7 @@ class Sitting:
 
     def _kept(self, name: str) -> tuple[Predictions, Tensor] | None:
         """Predictions and energies, if both were stored."""
-        told, energies = self._stored(f"{name}{self.suffix}"), self._stored(f"{name}-energy{self.suffix}")
+        told, energies = self._stored(f"{name}{self.suffix}"), self._stored(self._energy_file(name))
         return None if told is None or energies is None else (told, energies.log_probs)
 
     def predictions(self, name: str, images: Callable[[], ImageSet]) -> Predictions:
@@ -96,7 +99,7 @@ class Sitting:
             raise BalcalError(f"predictions for `{name}` are NaN: the weights of {self.run.path} are not finite")
         predictions = Predictions(torch.cat(told), part.labels.cpu(), "test")
         energy = Predictions(torch.cat(energies), part.labels.cpu(), "test")
-        for stem, asked in ((f"{name}-energy{self.suffix}", energy), (f"{name}{self.suffix}", predictions)):
+        for stem, asked in ((self._energy_file(name), energy), (f"{name}{self.suffix}", predictions)):
             if self._stored(stem) is None:
                 self.run.save_predictions(stem, asked, self._made(stem, digest(part)))
         return predictions, energy.log_probs

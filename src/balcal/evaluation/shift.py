@@ -23,6 +23,7 @@ from balcal.metrics.bins import bin_table
 from balcal.metrics.bootstrap import Floats, around_ece, eces, joint_draws, noise_floor, percentile, wilson
 from balcal.metrics.inputs import TopLabels, read
 from balcal.metrics.scoring import losses
+from balcal.runtime.provenance import PredictionFile
 
 BINS = 15
 
@@ -112,7 +113,8 @@ def evaluate_shift(
     keys = [(name, severity) for name in names for severity in SEVERITIES]
     sets = Sets()
     for name, severity in keys:
-        stem = f"published-{name}-{severity}" if published else f"shift-{name}-{severity}-{seed}-v{VERSION}"
+        made = PredictionFile.corrupted(name, severity, seed, VERSION)
+        stem = PredictionFile.published(name, severity) if published else made
         sets.add(name, severity, sitting.predictions(stem, partial(corrupted, name, severity)))
         tick(f"{name} {severity}", len(keys))
     return {

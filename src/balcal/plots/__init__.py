@@ -1,10 +1,10 @@
-"""Figures from predictions, histories and runs: each function returns a matplotlib figure in one house style.
+"""Figures of predictions, histories and runs; each function returns a matplotlib figure.
 
     balcal.plots.reliability_diagram(predictions).save("reliability.pdf")
     balcal.plots.gamma_curve("runs/fashion/balcal-seed0-...")
 
-What is drawn may be `Predictions`, arrays by name (`probs=p, labels=y`), the folder of a run, or several of them under
-names: `{"vanilla": first, "balcal": second}`. PNG, SVG and PDF, by the ending; fonts are embedded.
+The source is `Predictions`, arrays by name (`probs=p, labels=y`), the folder of a run, or several of them under names:
+`{"vanilla": first, "balcal": second}`. Figures are saved as PNG, SVG or PDF, by the ending, with fonts embedded.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ if TYPE_CHECKING:
     from balcal.plots.training import loss_curve as loss_curve
 
 _HOMES = {
-    "cam": "inside",
-    "class_calibration": "confidence",
-    "confidence_histogram": "confidence",
+    "cam": "features",
+    "class_calibration": "predictions",
+    "confidence_histogram": "predictions",
     "contact_sheet": "sheet",
-    "differences": "contest",
-    "gamma_curve": "epochs",
-    "loss_curve": "epochs",
-    "outside_histogram": "beyond",
-    "reliability_diagram": "reliability",
-    "risk_coverage": "confidence",
-    "shift_curve": "beyond",
-    "tsne": "inside",
+    "differences": "arena",
+    "gamma_curve": "training",
+    "loss_curve": "training",
+    "outside_histogram": "shift",
+    "reliability_diagram": "predictions",
+    "risk_coverage": "predictions",
+    "shift_curve": "shift",
+    "tsne": "features",
 }
 
 __all__ = sorted(_HOMES)  # noqa: PLE0605
 
 
 def __getattr__(name: str) -> Any:
-    """matplotlib is imported when something is drawn."""
+    """Import matplotlib only when something is drawn."""
     if name not in _HOMES:
         raise AttributeError(f"module 'balcal.plots' has no attribute '{name}'")
     return getattr(importlib.import_module(f"balcal.plots.{_HOMES[name]}"), name)

@@ -1,4 +1,4 @@
-"""A look inside the network: where features of the test images lie, and what a prediction looks at."""
+"""Charts of features: a t-SNE of the test images, and class activation maps."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from balcal.core import BalcalError
 from balcal.evaluation.judge import batches_of, load_chosen, load_splits
 from balcal.metrics.bins import Floats
 from balcal.model import evaluating
-from balcal.plots.sources import run_of
+from balcal.plots.numbers import run_of
 from balcal.plots.style import INK, SERIES, Figure, figure
 from balcal.runs import Run
 from balcal.runtime.devices import pick_device
 from balcal.runtime.randomness import own_randomness
 
 FIRST = 2000
-"""test images of a run that are looked at, unless told otherwise"""
+"""test images of a run that are drawn by default"""
 
 
 def tsne(
-    told: Run | str | Path | None = None,
+    source: Run | str | Path | None = None,
     *,
     features: Any = None,
     labels: Any = None,
@@ -36,11 +36,11 @@ def tsne(
     samples: int = FIRST,
     seed: int = 0,
 ) -> Figure:
-    """Features on a plane, near each other if they were near (t-SNE), coloured by class; of a run, or arrays (N, D)."""
-    if (told is None) == (features is None or labels is None):
+    """t-SNE of features, coloured by class: of a run, or of arrays (N, D)."""
+    if (source is None) == (features is None or labels is None):
         raise BalcalError("pass a run, or features= (N, D) and labels= (N,)")
-    if told is not None:
-        run = run_of(told)
+    if source is not None:
+        run = run_of(source)
         features, labels = run_features(run, samples)
         classes = classes or registry.dataset(run.recipe.task.dataset).classes
     points = embedding.tsne(np.asarray(features, dtype=np.float64), seed)
@@ -69,7 +69,7 @@ def _shades(count: int) -> list[Any]:
 
 @torch.no_grad()
 def run_features(run: Run, samples: int = FIRST) -> tuple[Floats, Floats]:
-    """(N, D) and labels: what the chosen network makes of the first test images."""
+    """Features (N, D) and labels of the first test images, by the model of the chosen epoch."""
     device = pick_device(None)
     model = load_chosen(run, run.recipe.method, device)
     test = load_splits(run.recipe.task).test
@@ -79,9 +79,9 @@ def run_features(run: Run, samples: int = FIRST) -> tuple[Floats, Floats]:
     return torch.cat(found).double().numpy(), some.labels.cpu().numpy()
 
 
-def cam(told: Run | str | Path, samples: Sequence[int] = tuple(range(8)), of: Sequence[int] | None = None) -> Figure:
-    """Test images of a run with what speaks for the predicted class laid over them; `of` names other classes."""
-    run, device = run_of(told), pick_device(None)
+def cam(source: Run | str | Path, samples: Sequence[int] = tuple(range(8)), of: Sequence[int] | None = None) -> Figure:
+    """Class activation maps over test images of a run, for the predicted classes or those in `of`."""
+    run, device = run_of(source), pick_device(None)
     model = load_chosen(run, run.recipe.method, device)
     dataset, test = registry.dataset(run.recipe.task.dataset), load_splits(run.recipe.task).test
     some = test.take(torch.as_tensor(list(samples)))
@@ -102,5 +102,5 @@ def cam(told: Run | str | Path, samples: Sequence[int] = tuple(range(8)), of: Se
 
 
 def _over(image: Tensor) -> dict[str, Any]:
-    """A coarse map laid smoothly over the whole image."""
+    """Stretch a coarse map smoothly over the whole image."""
     return {"extent": (-0.5, image.shape[1] - 0.5, image.shape[0] - 0.5, -0.5), "interpolation": "bilinear"}

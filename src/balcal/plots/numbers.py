@@ -1,41 +1,50 @@
-"""The numbers behind each figure, as arrays: drawn by `balcal.plots`, and once more by the pages of `balcal report`."""
+"""The numbers of each chart, computed once: `balcal.plots` and the pages of `balcal report` draw the same records.
+
+Here are those of predictions. Training curves are in `plots/training.py`, shift and OOD in `plots/shift.py`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import bdtr
 
-from balcal.core import Predictions, Record
+from balcal.core import Predictions
 from balcal.metrics.bins import Floats, bin_table
 from balcal.metrics.bootstrap import wilson
 from balcal.metrics.inputs import Rows, first_largest, read
 from balcal.metrics.unbinned import sorted_top
+from balcal.runs import Run
 
 Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
 class Reliability:
-    """Per bin: how many samples, their mean confidence, their accuracy (NaN where there is none), and the band."""
+    """Of each bin: samples, mean confidence, accuracy, and the band of a perfect model; NaN where a bin is empty."""
 
     count: Floats
     confidence: Floats
     accuracy: Floats
     low: Floats
-    """with this many samples of this confidence a perfect model is right this often at least, 39 times of 40"""
+    """accuracy of a perfect model with as many samples of this confidence: at least this, 39 times of 40"""
     high: Floats
 
     @property
     def bins(self) -> int:
         return len(self.count)
 
+    @property
+    def gap(self) -> Floats:
+        return self.confidence - self.accuracy
+
 
 def reliability_table(predictions: Predictions, bins: int = 15) -> Reliability:
-    """What a reliability diagram shows.
+    """Numbers of a reliability diagram.
 
     >>> import torch
     >>> p = Predictions(torch.tensor([[0.9, 0.1], [0.3, 0.7]]).log(), torch.tensor([0, 0]))
@@ -52,9 +61,9 @@ def reliability_table(predictions: Predictions, bins: int = 15) -> Reliability:
 
 
 def perfect_band(count: int, confidence: float) -> tuple[float, float]:
-    """Between which shares of right answers a perfect model stays, 95 % of the time: quantiles of the binomial.
+    """The 95 % band for the accuracy of a perfect model: quantiles of the binomial.
 
-    Samples of one bin differ a little in confidence; taking their mean for all makes the band no narrower.
+    Samples of one bin differ a little in confidence. Taking their mean for all makes the band no narrower.
 
     >>> perfect_band(10, 0.5)
     (0.2, 0.8)
@@ -66,11 +75,24 @@ def perfect_band(count: int, confidence: float) -> tuple[float, float]:
 
 @dataclass(frozen=True, eq=False)
 class Confidences:
-    """How many samples have which confidence: those that are right, and those that are wrong."""
+    """Histograms of confidence: of the samples that are predicted rightly, and of the others."""
 
     edges: Floats
     right: Ints
     wrong: Ints
+
+    @property
+    def right_share(self) -> Floats:
+        return _shares(self.right)
+
+    @property
+    def wrong_share(self) -> Floats:
+        return _shares(self.wrong)
+
+
+def _shares(counts: Ints) -> Floats:
+    shares: Floats = counts / max(counts.sum(), 1)
+    return shares
 
 
 def confidence_table(predictions: Predictions, bins: int = 20) -> Confidences:
@@ -78,14 +100,14 @@ def confidence_table(predictions: Predictions, bins: int = 20) -> Confidences:
     top = rows_of(predictions).top()
     return Confidences(
         np.linspace(0, 1, bins + 1),
-        *(share_of(top.conf[chosen].numpy(), bins) for chosen in (top.right, ~top.right)),
+        *(histogram(top.conf[chosen].numpy(), bins) for chosen in (top.right, ~top.right)),
     )
 
 
-def share_of(confidence: Floats, bins: int) -> Ints:
+def histogram(confidence: Floats, bins: int) -> Ints:
     """How many of the confidences lie in each of the bins.
 
-    >>> share_of(np.array([0.0, 0.5, 0.51, 1.0]), 2).tolist()
+    >>> histogram(np.array([0.0, 0.5, 0.51, 1.0]), 2).tolist()
     [2, 2]
     """
     edges = np.arange(1, bins) / bins
@@ -94,13 +116,13 @@ def share_of(confidence: Floats, bins: int) -> Ints:
 
 @dataclass(frozen=True, eq=False)
 class Classes:
-    """Of each class: how often it is predicted, how sure of it the model is then, and how often rightly."""
+    """Of each class: how often it is predicted, with which mean confidence, and how often rightly."""
 
     count: Ints
     confidence: Floats
     accuracy: Floats
     low: Floats
-    """of accuracy, 95 %"""
+    """end of the 95 % interval of accuracy"""
     high: Floats
 
     @property
@@ -128,18 +150,18 @@ def class_table(predictions: Predictions) -> Classes:
 
 @dataclass(frozen=True, eq=False)
 class Coverage:
-    """Answering only when sure: the share answered, the error among it, and the error that the model owns up to."""
+    """Risk by coverage: the share of samples answered, the error among them, and the error that the model claims."""
 
     coverage: Floats
     risk: Floats
     claimed: Floats
-    """one minus the mean confidence of what is answered; a calibrated model claims its risk"""
+    """1 - mean confidence of what is answered; of a calibrated model it is the risk"""
     threshold: Floats
-    """the least confidence that is still answered"""
+    """the lowest confidence that is answered"""
 
 
 def coverage_table(predictions: Predictions, points: int | None = None) -> Coverage:
-    """At every sample, or thinned out to a number of points; errors among equal confidences are spread evenly.
+    """At every sample, or at some points of them. Errors among equal confidences are spread evenly.
 
     >>> import torch
     >>> p = Predictions(torch.tensor([[0.9, 0.1], [0.3, 0.7]]).log(), torch.tensor([0, 0]))
@@ -157,7 +179,7 @@ def coverage_table(predictions: Predictions, points: int | None = None) -> Cover
 
 
 def confident_mistakes(predictions: Predictions, most: int) -> list[tuple[int, int, float]]:
-    """(sample, class that it says, its confidence), the most confident first."""
+    """(sample, predicted class, confidence) of wrong predictions, the most confident first."""
     rows = rows_of(predictions)
     top, pick = rows.top(), first_largest(rows.table)
     wrong = (~top.right).nonzero()[:, 0].numpy()
@@ -167,9 +189,10 @@ def confident_mistakes(predictions: Predictions, most: int) -> list[tuple[int, i
 
 @dataclass(frozen=True)
 class Confusion:
-    """How often a class is said when another one is true, and how surely."""
+    """How often one class is predicted for another, and with which mean confidence."""
 
     says: int
+    """the predicted class"""
     label: int
     count: int
     confidence: float
@@ -198,18 +221,14 @@ def confusions(predictions: Predictions, most: int) -> list[Confusion]:
     ]
 
 
-def column(history: Sequence[Record], name: str) -> Floats:
-    """One number per epoch; NaN where it was not recorded.
-
-    >>> column([{"loss": 1.0}, {}], "loss").tolist()
-    [1.0, nan]
-    """
-    return np.array([record.get(name, np.nan) for record in history], dtype=np.float64)
-
-
 def rows_of(predictions: Predictions) -> Rows:
     return read(None, predictions.log_probs, predictions.labels)
 
 
 def finite(values: Iterable[float]) -> list[float]:
     return [float(value) for value in values if np.isfinite(value)]
+
+
+def run_of(source: Run | str | Path) -> Run:
+    """The run itself, or the one in this folder."""
+    return source if isinstance(source, Run) else Run.at(Path(source))

@@ -1,20 +1,18 @@
-"""Reliability diagrams: how often is it right when it says 80 %?
-
-Where the confidence lies: of right and wrong answers, class by class, and when only the surest are given.
-"""
+"""Charts of predictions: reliability, confidence when right and wrong, risk by coverage, calibration class by class."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from balcal import registry
 from balcal.core import BalcalError, Predictions
+from balcal.metrics.inputs import read
 from balcal.metrics.verdict import verdict
-from balcal.plots.numbers import class_table, confidence_table, coverage_table, reliability_table
-from balcal.plots.sources import Source, named_predictions, one_prediction, run_of
+from balcal.plots.numbers import class_table, confidence_table, coverage_table, reliability_table, run_of
 from balcal.plots.style import (
     BAND,
     BAR,
@@ -33,10 +31,47 @@ from balcal.plots.style import (
     percent,
     tidy,
 )
+from balcal.runs import Run
+from balcal.runtime.provenance import PredictionFile
+
+Source = Predictions | Run | str | Path
+"""a run may be given by its folder"""
+MOST_CLASSES = 25
+
+
+def named_predictions(
+    source: Source | Mapping[str, Source] | None, probs: Any = None, log_probs: Any = None, labels: Any = None
+) -> dict[str, Predictions]:
+    """Predictions by name: of a source, of several under names, or of arrays; a run gives those of its test split."""
+    if source is None:
+        rows = read(probs, log_probs, labels)
+        return {"": Predictions(rows.log_probs(), rows.labels)}
+    if probs is not None or log_probs is not None or labels is not None:
+        raise BalcalError("pass predictions or a run, or arrays by name, not both")
+    if isinstance(source, Mapping):
+        if not source:
+            raise BalcalError("there is nothing to draw: the mapping is empty")
+        return {name: _predictions(each) for name, each in source.items()}
+    name = "" if isinstance(source, Predictions) else run_of(source).recipe.method.name
+    return {name: _predictions(source)}
+
+
+def _one(source: Source | None, **arrays: Any) -> Predictions:
+    return next(iter(named_predictions(source, **arrays).values()))
+
+
+def _predictions(source: Source) -> Predictions:
+    if isinstance(source, Predictions):
+        return source
+    run = run_of(source)
+    found = run.load_predictions(PredictionFile.TEST)
+    if found is None:
+        raise BalcalError(f"{run.path} has no test predictions yet: run `balcal evaluate {run.path}` first")
+    return found
 
 
 def reliability_diagram(
-    told: Source | Mapping[str, Source] | None = None,
+    source: Source | Mapping[str, Source] | None = None,
     *,
     probs: Any = None,
     log_probs: Any = None,
@@ -44,8 +79,8 @@ def reliability_diagram(
     title: str = "",
     bins: int = 15,
 ) -> Figure:
-    """One panel per model: accuracy by confidence, the gap between both, the band of a perfect model, and counts."""
-    models = named_predictions(told, probs, log_probs, labels)
+    """Accuracy by confidence, the gap between both, the band of a perfect model, and counts; one panel per model."""
+    models = named_predictions(source, probs, log_probs, labels)
     drawn = figure(3.1 * len(models) + 0.5, 4.7)
     grid = drawn.subplots(2, len(models), sharex=True, sharey="row", squeeze=False, height_ratios=(4, 1))
     for column, (name, predictions) in enumerate(models.items()):
@@ -60,11 +95,11 @@ def reliability_diagram(
 
 
 def _panel(upper: Any, lower: Any, name: str, predictions: Predictions, bins: int) -> None:
-    table, judged, width = reliability_table(predictions, bins), verdict(predictions, bins=bins), 1 / bins
+    table, found, width = reliability_table(predictions, bins), verdict(predictions, bins=bins), 1 / bins
     centres = (np.arange(bins) + 0.5) * width
     tidy(upper, lower)
     for k in np.flatnonzero(table.count):
-        solid, gap = 1.0 if table.count[k] >= FEW else 0.3, table.confidence[k] - table.accuracy[k]
+        solid, gap = 1.0 if table.count[k] >= FEW else 0.3, table.gap[k]
         upper.bar(centres[k], table.accuracy[k], width * 0.94, color=BAR, alpha=solid, gid="accuracy", zorder=2)
         look = {"color": OVER if gap > 0 else UNDER, "alpha": 0.75 * solid, "linewidth": 0, "gid": "gap"}
         upper.bar(centres[k], gap, width * 0.94, bottom=table.accuracy[k], zorder=3, **look)
@@ -72,17 +107,17 @@ def _panel(upper: Any, lower: Any, name: str, predictions: Predictions, bins: in
             centres[k], table.low[k], table.high[k], color=INK, linewidth=1, alpha=0.8 * solid, gid="band", zorder=5
         )
     upper.plot([0, 1], [0, 1], color=SOFT, linewidth=1, linestyle=(0, (4, 3)), zorder=4)
-    for colour, label in ((OVER, "too confident"), (UNDER, "too timid")):
+    for colour, label in ((OVER, "over-confident"), (UNDER, "under-confident")):
         upper.plot([], [], color=colour, linewidth=5, alpha=0.75, label=label)
     upper.plot([], [], color=INK, linewidth=1, marker="|", linestyle="", label="95 % of perfect models")
     legend(upper, fontsize=6.5, loc="lower right", frameon=True, edgecolor="none", borderaxespad=0.2)
     heading(upper, name)
-    told = f"acc {judged.accuracy:.1%}\nECE {judged.ece:.1%}\nperfect ≤ {judged.floor_high:.1%}"
+    text = f"acc {found.accuracy:.1%}\nECE {found.ece:.1%}\nperfect ≤ {found.floor_high:.1%}"
     frame = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1.5}
     place = {"transform": upper.transAxes, "va": "top", "zorder": 6, "bbox": frame}
-    upper.text(0.04, 0.97, told, fontsize=8.5, color=INK, linespacing=1.4, **place)
+    upper.text(0.04, 0.97, text, fontsize=8.5, color=INK, linespacing=1.4, **place)
     lower.bar(centres, table.count / table.count.sum(), width * 0.94, color=BAND, gid="share")
-    for x, label, colour in ((judged.mean_confidence, "mean confidence", OVER), (judged.accuracy, "accuracy", INK)):
+    for x, label, colour in ((found.mean_confidence, "mean confidence", OVER), (found.accuracy, "accuracy", INK)):
         lower.axvline(x, color=colour, linewidth=1.4, label=label)
     legend(lower, fontsize=6.5, loc="upper left", borderaxespad=0.2)
     upper.set_xlim(0, 1)
@@ -93,19 +128,16 @@ def _panel(upper: Any, lower: Any, name: str, predictions: Predictions, bins: in
     percent(lower.xaxis)
 
 
-MOST_CLASSES = 25
-
-
 def confidence_histogram(
-    told: Source | Mapping[str, Source] | None = None,
+    source: Source | Mapping[str, Source] | None = None,
     *,
     probs: Any = None,
     log_probs: Any = None,
     labels: Any = None,
     bins: int = 20,
 ) -> Figure:
-    """How sure it is when right (upwards) and when wrong (downwards), as shares of each; a panel per model."""
-    models = named_predictions(told, probs, log_probs, labels)
+    """Confidence of right answers (upwards) and of wrong ones (downwards), as shares of each; one panel per model."""
+    models = named_predictions(source, probs, log_probs, labels)
     drawn = figure(4.2 * len(models) + 0.3, 3.4)
     for axes, (name, predictions) in zip(
         np.atleast_1d(drawn.subplots(1, len(models), sharey=True)), models.items(), strict=True
@@ -113,12 +145,8 @@ def confidence_histogram(
         table = confidence_table(predictions, bins)
         centres, width = (table.edges[1:] + table.edges[:-1]) / 2, 0.94 / bins
         tidy(axes)
-        axes.bar(
-            centres, table.right / max(table.right.sum(), 1), width, color=UNDER, alpha=0.8, label="right", gid="right"
-        )
-        axes.bar(
-            centres, -table.wrong / max(table.wrong.sum(), 1), width, color=OVER, alpha=0.8, label="wrong", gid="wrong"
-        )
+        for which, share, colour in (("right", table.right_share, UNDER), ("wrong", -table.wrong_share, OVER)):
+            axes.bar(centres, share, width, color=colour, alpha=0.8, label=which, gid=which)
         axes.axhline(0, color=INK, linewidth=0.8)
         axes.set(xlim=(0, 1), xlabel="confidence")
         heading(axes, name)
@@ -130,12 +158,12 @@ def confidence_histogram(
 
 
 def risk_coverage(
-    told: Source | Mapping[str, Source] | None = None, *, probs: Any = None, log_probs: Any = None, labels: Any = None
+    source: Source | Mapping[str, Source] | None = None, *, probs: Any = None, log_probs: Any = None, labels: Any = None
 ) -> Figure:
-    """The error among the most confident answers, and (dotted) the error that the model itself expects there."""
+    """Error among the most confident answers, and (dotted) the error that their confidence claims."""
     drawn, axes = one_axes()
     for colour, (name, predictions) in zip(
-        SERIES * 9, named_predictions(told, probs, log_probs, labels).items(), strict=False
+        SERIES * 9, named_predictions(source, probs, log_probs, labels).items(), strict=False
     ):
         table = coverage_table(predictions)
         axes.plot(table.coverage, table.risk, color=colour, linewidth=1.6, label=name or "error", gid="risk")
@@ -150,19 +178,19 @@ def risk_coverage(
 
 
 def class_calibration(
-    told: Source | None = None,
+    source: Source | None = None,
     *,
     probs: Any = None,
     log_probs: Any = None,
     labels: Any = None,
     classes: Sequence[str] | None = None,
 ) -> Figure:
-    """Of what is predicted as each class: mean confidence (ring) and share right (dot, with its 95 % interval)."""
-    table = class_table(one_prediction(told, probs=probs, log_probs=log_probs, labels=labels))
+    """Of what is predicted as each class: mean confidence (ring) and accuracy (dot, with its 95 % interval)."""
+    table = class_table(_one(source, probs=probs, log_probs=log_probs, labels=labels))
     if classes is not None and len(classes) != len(table.count):
         raise BalcalError(f"there are {len(table.count)} classes, but {len(classes)} names for them")
-    if classes is None and told is not None and not isinstance(told, Predictions):
-        classes = registry.dataset(run_of(told).recipe.task.dataset).classes
+    if classes is None and source is not None and not isinstance(source, Predictions):
+        classes = registry.dataset(run_of(source).recipe.task.dataset).classes
     shown = table.worst(MOST_CLASSES)[::-1]
     drawn, axes = one_axes(5.2, 1.0 + 0.24 * len(shown))
     for y, k in enumerate(shown):

@@ -1,4 +1,4 @@
-"""A contact sheet: ten images of each class under the class's name, to see at a glance what a data set holds."""
+"""A contact sheet of a data set: ten images of each class beside its name."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TILE, GAP, TEXT = 48, 2, 120
 
 
 def contact_sheet(part: ImageSet, classes: Sequence[str], path: Path) -> int:
-    """Write it as PNG; says how many classes are on it."""
+    """Write the sheet as PNG; returns how many classes are on it."""
     shown = list(classes)[:MOST_CLASSES]
     rows = min(ROWS, len(shown))
     columns = -(-len(shown) // rows)
@@ -44,7 +44,7 @@ def contact_sheet(part: ImageSet, classes: Sequence[str], path: Path) -> int:
 
 
 def _kernel(side: int) -> Image.Resampling:
-    """Small images show their pixels as they are; large ones must not flicker."""
+    """Small images keep their pixels; large ones are smoothed, so that they do not alias."""
     return Image.Resampling.NEAREST if side < TILE else Image.Resampling.LANCZOS
 
 

@@ -1,4 +1,4 @@
-"""The house style: few colours, safe for colour-blind eyes (Okabe and Ito), no frame, a quiet grid."""
+"""The style of all figures: few colours, safe for the colour-blind (Okabe and Ito), no frame, a pale grid."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from balcal.runtime.files import write_atomic
 
 INK, SOFT, GRID, BAR, BAND = "#1f2a33", "#5b6975", "#dfe4e8", "#c3ccd4", "#7a8894"
 OVER, UNDER = "#d55e00", "#0072b2"
-"""too confident, too timid"""
+"""over-confident, under-confident"""
 SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#1f2a33")
 FEW = 10
 """samples below which a bar is drawn pale"""
@@ -35,7 +35,7 @@ class Figure(MatplotlibFigure):
             super().savefig(fname, **{"dpi": 160} | settings)
 
     def save(self, path: str | Path) -> None:
-        """As PNG, SVG or PDF by the path's ending; the file is there in full or not at all."""
+        """Save as PNG, SVG or PDF, by the path's ending, atomically."""
         path, buffer = Path(path), io.BytesIO()
         self.savefig(buffer, format=path.suffix.lstrip(".") or "png")
         write_atomic(path, buffer.getvalue())
@@ -51,7 +51,7 @@ def figure(width: float, height: float) -> Figure:
 
 
 def one_axes(width: float = 5.2, height: float = 3.6) -> tuple[Figure, Any]:
-    """A figure with a single, tidy pair of axes."""
+    """A figure with one pair of axes."""
     drawn = figure(width, height)
     axes = drawn.subplots()
     tidy(axes)

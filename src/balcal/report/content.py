@@ -1,4 +1,4 @@
-"""Everything that a page tells of one model, gathered from its run, or from predictions alone."""
+"""What a page shows of one model, gathered from its run, or from predictions alone."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from balcal.data.dataset import ImageSet
 from balcal.evaluation.judge import branch_predictions, calibrated_predictions, load_splits
 from balcal.metrics.verdict import Verdict, verdict
 from balcal.plots.numbers import confident_mistakes
-from balcal.plots.shift import outside_sets
-from balcal.plots.sources import stored
+from balcal.plots.shift import ood_sets, stored_figures
 from balcal.recipe import describe, flattened
 from balcal.runs import Run
 from balcal.runtime.devices import pick_device
+from balcal.runtime.provenance import FigureFile
 
 MISTAKES = 18
 SIDE = 96
@@ -34,12 +34,14 @@ BRANCHES = ("the learnable classifier", "the fixed ETF classifier")
 
 @dataclass(frozen=True)
 class Mistake:
-    """A wrong answer, given with confidence; its image as a data address."""
+    """A confident wrong prediction."""
 
     says: int
+    """the predicted class"""
     confidence: float
     label: int
     image: str
+    """as a data URL"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,57 +53,70 @@ class View:
     predictions: Predictions
     verdict: Verdict
     note: str = ""
+    """fitted parameters of the post-hoc map"""
     shift: dict[str, Any] | None = None
+    """figures of `balcal evaluate --shift`"""
     ood: dict[str, Any] | None = None
-    outside: dict[str, Predictions] = field(default_factory=dict)
+    """figures of `balcal evaluate --ood`"""
+    ood_sets: dict[str, Predictions] = field(default_factory=dict)
+    """of the test split (the first) and of each OOD set"""
     mistakes: list[Mistake] = field(default_factory=list)
 
 
 @dataclass(frozen=True, eq=False)
-class Story:
-    """`facts` are (title, value) pairs for the small print; `notes` say what could not be shown, and why."""
+class Content:
+    """All that the sections of a page are made from. A section that needs more reads it from `run`."""
 
     name: str
     kicker: str
+    """the line above the headline"""
     classes: Sequence[str]
     views: list[View]
+    run: Run | None = None
+    """None: there are only predictions"""
     branches: dict[str, Predictions] = field(default_factory=dict)
+    """of each classifier of the head alone, where there are several"""
     history: list[Record] = field(default_factory=list)
     chosen: int = 0
+    """the epoch, counted from 0"""
     facts: dict[str, dict[str, str]] = field(default_factory=dict)
-    roles: dict[str, Any] | None = None
+    """tables of names and values, by title"""
+    data: dict[str, Any] | None = None
+    """the manifest of the run's data"""
     command: str = ""
+    """that trains the same run"""
     notes: list[str] = field(default_factory=list)
+    """what could not be shown, and why"""
 
 
-def story_of_predictions(predictions: Predictions, name: str, classes: Sequence[str] | None = None) -> Story:
-    """Of arrays that somebody brought."""
+def content_of_predictions(predictions: Predictions, name: str, classes: Sequence[str] | None = None) -> Content:
+    """Content from predictions alone."""
     names = classes or [f"class {k}" for k in range(predictions.log_probs.shape[1])]
-    return Story(name, "predictions", names, [View("trained", "as they are", predictions, verdict(predictions))])
+    return Content(name, "predictions", names, [View("trained", "as they are", predictions, verdict(predictions))])
 
 
-def story_of_run(run: Run, posthoc: str = "ts", device: str | None = None) -> Story:
-    """Of a finished run, as trained and after a post-hoc method."""
+def content_of_run(run: Run, posthoc: str = "ts", device: str | None = None) -> Content:
+    """Content from a finished run, as trained and after a post-hoc method."""
     with run.in_use():
-        return _story_of_run(run, posthoc, pick_device(device))
+        return _content_of_run(run, posthoc, pick_device(device))
 
 
-def _story_of_run(run: Run, posthoc: str, place: torch.device) -> Story:
+def _content_of_run(run: Run, posthoc: str, device: torch.device) -> Content:
     recipe, history, notes = run.recipe, run.ending().history, list[str]()
     dataset = registry.dataset(recipe.task.dataset)
-    _, test, _ = calibrated_predictions(run, as_method(recipe.method), place)
+    _, test, _ = calibrated_predictions(run, as_method(recipe.method), device)
     views = [_view(run, "trained", "as trained", test, nn.Identity(), None)]
     try:
-        fitted, after, _ = calibrated_predictions(run, as_method(recipe.method + registry.method(posthoc)), place)
+        fitted, after, _ = calibrated_predictions(run, as_method(recipe.method + registry.method(posthoc)), device)
         title = "after temperature scaling" if posthoc == "ts" else f"after {posthoc}"
         views.append(_view(run, "after", title, after, fitted, posthoc))
     except BalcalError as error:
         notes.append(f"There is no view after {posthoc}: {error}.")
     branches: dict[str, Predictions] = {}
     try:
-        told = branch_predictions(run, place)
-        names = BRANCHES if len(told) == 2 else tuple(f"branch {n}" for n in range(1, len(told) + 1))
-        branches = dict(zip(names, told, strict=True))
+        found = branch_predictions(run, device)
+        names = BRANCHES if len(found) == 2 else tuple(f"branch {n}" for n in range(1, len(found) + 1))
+        branches = dict(zip(names, found, strict=True))
     except BalcalError as error:
         notes.append(f"The classifiers are not shown one by one: {error}.")
     try:
@@ -110,38 +125,39 @@ def _story_of_run(run: Run, posthoc: str, place: torch.device) -> Story:
     except BalcalError as error:
         notes.append(f"No images are shown: {error}.")
     epoch = as_method(recipe.method).select(history)
-    return Story(
+    return Content(
         name=recipe.method.name,
         kicker=f"{recipe.task.name} · seed {recipe.seed} · epoch {epoch + 1} of {len(history)}",
         classes=dataset.classes,
         views=views,
+        run=run,
         branches=branches,
         history=history,
         chosen=epoch,
         facts=_facts(run),
-        roles=run.data(),
+        data=run.data(),
         command=f"balcal train {recipe.task.name} {recipe.method.name} --seed {recipe.seed}"
         + "".join(f" --set {each}" for each in recipe.overrides),
         notes=notes,
     )
 
 
-def _view(run: Run, key: str, title: str, told: Predictions, fitted: nn.Module, posthoc: str | None) -> View:
+def _view(run: Run, key: str, title: str, test: Predictions, fitted: nn.Module, posthoc: str | None) -> View:
     sets: dict[str, Predictions] = {}
     if not isinstance(fitted, OutputsMap):
         with torch.no_grad():
-            sets = {name: replace(each, log_probs=fitted(each.log_probs)) for name, each in outside_sets(run).items()}
+            sets = {name: replace(each, log_probs=fitted(each.log_probs)) for name, each in ood_sets(run).items()}
     numbers = {name: value.item() for name, value in fitted.state_dict().items() if value.numel() == 1}
     note = ", ".join(f"{name} {value:.3f}" for name, value in numbers.items())
     return View(
         key,
         title,
-        told,
-        verdict(told),
+        test,
+        verdict(test),
         note,
-        shift=stored(run, "shift", posthoc),
-        ood=stored(run, "ood", posthoc),
-        outside=sets,
+        shift=stored_figures(run, FigureFile.SHIFT, posthoc),
+        ood=stored_figures(run, FigureFile.OOD, posthoc),
+        ood_sets=sets,
     )
 
 
@@ -157,7 +173,7 @@ def _mistakes(predictions: Predictions, test: ImageSet) -> list[Mistake]:
 
 
 def _address(pixels: np.ndarray[Any, np.dtype[np.uint8]]) -> str:
-    """The image itself, as an address that needs no network."""
+    """The image as a data URL, which needs no network."""
     image = Image.fromarray(np.ascontiguousarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels))
     if max(image.size) > SIDE:
         image.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)
@@ -167,7 +183,7 @@ def _address(pixels: np.ndarray[Any, np.dtype[np.uint8]]) -> str:
 
 
 def _facts(run: Run) -> dict[str, dict[str, str]]:
-    """Recipe and environment, in pairs."""
+    """Recipe and environment, as names and values."""
     return {
         "Recipe": flattened(describe(run.recipe)) | {"fingerprint": run.fingerprint},
         "Environment": flattened(run.environment()) | {"run": str(run.path)},

@@ -1,9 +1,26 @@
-"""From a story to one HTML file that needs nothing else: no network, no other file."""
+"""The page of a run: sections in one HTML file that needs nothing else, neither network nor other files.
+
+A section is a record in the `SECTIONS` of any module in this folder. So one new file adds one:
+
+    TEMPLATE = "{% call(view) each_view(content.views) %}<p>{{ unsure(view) }} samples</p>{% endcall %}"
+
+    def unsure(view: View) -> int:
+        return int((view.predictions.probs.amax(1) < 0.5).sum())
+
+    def body(content: Content) -> Markup | None:
+        return fill(TEMPLATE, content=content, unsure=unsure)
+
+    SECTIONS = (Section("Confidence below 50 %", 25, body),)
+"""
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import importlib
+import pkgutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -12,89 +29,86 @@ from typing import Any
 from jinja2 import BaseLoader, Environment, StrictUndefined, TemplateNotFound
 from markupsafe import Markup
 
-from balcal.core import Predictions
-from balcal.metrics.verdict import Verdict, verdict
-from balcal.plots.numbers import class_table, confidence_table, confusions, coverage_table, reliability_table
-from balcal.report import predictions as charts
-from balcal.report import shift as beyond
-from balcal.report import training as epochs
-from balcal.report.content import Story, View
-from balcal.report.svg import pct, shown
+from balcal import report
+from balcal.core import BalcalError
+from balcal.report.content import Content, View
+from balcal.report.svg import pct, shown, tag
 from balcal.runtime.files import write_atomic
 
-CONFUSIONS = 11
-POINTS = 240
-"""of a risk-coverage curve: more cannot be told apart on a screen"""
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the page. Low orders come first."""
+
+    title: str
+    """its heading; without one, the body stands by itself"""
+    order: int
+    body: Callable[[Content], Markup | None]
+    """what stands below the heading; None where there is nothing to show, a BalcalError where it cannot be had"""
 
 
-def write_page(content: str, path: Path) -> int:
-    """How many bytes it has."""
-    written = content.encode()
+def sections() -> list[Section]:
+    """Those of all modules in this folder, in order."""
+    modules = sorted(each.name for each in pkgutil.iter_modules(report.__path__, f"{report.__name__}."))
+    found = [each for name in modules for each in getattr(importlib.import_module(name), "SECTIONS", ())]
+    return sorted(found, key=lambda section: section.order)
+
+
+def run_page(content: Content) -> str:
+    """The page as text. A section that cannot be made is left out, and a note at the end says why."""
+    made, notes = list[tuple[Section, Markup]](), list(content.notes)
+    for section in sections():
+        try:
+            body = section.body(content)
+        except BalcalError as error:
+            notes.append(f"“{section.title}” is left out: {error}.")
+            continue
+        if body is not None:
+            made.append((section, body))
+    title = f"{content.name}: {content.kicker}"
+    return render("run.html", title=title, content=content, sections=made, notes=notes)
+
+
+def write_page(page: str, path: Path) -> int:
+    """Write it; returns how many bytes it has."""
+    written = page.encode()
     write_atomic(path, written)
     return len(written)
 
 
-def run_page(story: Story) -> str:
-    return render(
-        "run.html",
-        title=f"{story.name}: {story.kicker}",
-        story=story,
-        views=[_view(view, story) for view in story.views],
-        branches=[_branch(name, told) for name, told in story.branches.items()],
-        epochs=epochs.epoch_charts(story.history, story.chosen) if story.history else [],
-        explained=explained,
-    )
-
-
-def _view(view: View, story: Story) -> dict[str, Any]:
-    """A view with its charts drawn."""
-    told, judged = view.predictions, view.verdict
-    table, by_class = reliability_table(told), class_table(told)
-    drawn: dict[str, Any] = {
-        "view": view,
-        "judged": judged,
-        "headline": _upper(judged.sentence()).replace(" %", "\N{NO-BREAK SPACE}%"),
-        "ruler": charts.ece_ruler(judged),
-        "reliability": charts.reliability(table),
-        "bins": table,
-        "histogram": charts.confidence_histogram(confidence_table(told)),
-        "coverage": charts.coverage(coverage_table(told, POINTS)),
-        "classes": charts.classes(by_class, story.classes),
-        "by_class": by_class,
-        "shown_classes": min(charts.MOST_CLASSES, int((by_class.count > 0).sum())),
-        "confusions": confusions(told, CONFUSIONS),
-        "shift": None,
-        "outside": beyond.outside(view.outside) if len(view.outside) > 1 else None,
-    }
-    if view.shift:
-        lines = {what: beyond.shift_lines(view.shift, what, judged) for what in ("accuracy", "ece")}
-        drawn["shift"] = lines | {"cells": beyond.shift_cells(view.shift)}
-    return drawn
-
-
-def _branch(name: str, told: Predictions) -> dict[str, Any]:
-    judged: Verdict = verdict(told)
-    picture = charts.reliability(reliability_table(told), small=True, about=f"Reliability of {name}")
-    return {"name": name, "judged": judged, "svg": picture}
-
-
-def explained(judged: Verdict) -> str:
-    """The verdict in a sentence for people who have not met ECE."""
-    says, is_right = pct(judged.mean_confidence), pct(judged.accuracy)
-    return f"On {judged.samples:,} test samples it says {says} on average, and is right in {is_right}."
-
-
-def _upper(sentence: str) -> str:
-    return sentence[:1].upper() + sentence[1:]
-
-
 def render(template: str, **values: Any) -> str:
-    """Every value is escaped, unless our own charts made it; nothing on the page may call anywhere."""
+    """A whole page from a file in `templates/`, which may load nothing else."""
     script = _part("script.js")
     seal = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{seal}'"
     page = _environment().get_template(template)
     return page.render(style=Markup(_part("style.css")), script=Markup(script), policy=Markup(policy), **values)
+
+
+def fill(template: str, **values: Any) -> Markup:
+    """Part of a page, from the text of a Jinja template or the name of a file in `templates/`; values are escaped.
+
+    >>> fill("<p>{{ name }}: {{ share|pct }}</p>", name="a < b", share=0.5)
+    Markup('<p>a &lt; b: 50.0\\xa0%</p>')
+    """
+    environment = _environment()
+    made = environment.get_template(template) if template.endswith(".html") else environment.from_string(template)
+    return Markup(made.render(**values))
+
+
+def each_view(views: Sequence[View], caller: Callable[[View], Markup]) -> Markup:
+    """What `caller` makes of each view; the page shows the one that is chosen at its top."""
+    return Markup("\n").join(tag("div", caller(view), class_="view", data_view=view.key) for view in views)
+
+
+def interval(bounds: tuple[float, float], digits: int = 1) -> Markup:
+    """An interval of shares, in percent and in small letters."""
+    low, high = (f"{end * 100:.{digits}f}" for end in bounds)
+    return tag("small", f"[{low}, {high}]")
+
+
+def _capital(sentence: str) -> str:
+    return sentence[:1].upper() + sentence[1:]
 
 
 class _Templates(BaseLoader):
@@ -113,6 +127,7 @@ def _part(name: str) -> str:
 
 @cache
 def _environment() -> Environment:
+    """Every value is escaped, unless it is Markup."""
     made = Environment(
         loader=_Templates(),
         autoescape=True,
@@ -121,5 +136,6 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"pct": pct, "upper_first": _upper}
+    made.filters |= {"pct": pct, "capital": _capital}
+    made.globals |= {"each_view": each_view, "interval": interval}
     return made

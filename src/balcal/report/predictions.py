@@ -1,62 +1,84 @@
-"""Charts of predictions, from the tables of `balcal.plots`; each tells its numbers to whoever points at them."""
+"""Sections and charts of predictions. Charts draw the numbers of `plots/numbers.py`, and show them on hover."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from markupsafe import Markup
 
-from balcal.metrics.verdict import Verdict
+from balcal.core import Predictions
+from balcal.metrics.verdict import Verdict, verdict
 from balcal.plots.numbers import (
     Classes,
     Confidences,
     Coverage,
     Reliability,
+    class_table,
+    confidence_table,
+    confusions,
+    coverage_table,
     finite,
+    reliability_table,
 )
 from balcal.plots.style import FEW
+from balcal.report.content import Content, View
+from balcal.report.page import Section, fill
 from balcal.report.svg import FIFTHS, Frame, group, pct, ticks, whole
 
 MOST_CLASSES = 24
+CONFUSIONS = 11
+POINTS = 240
+"""of a risk-coverage curve: more cannot be seen on a screen"""
+MISTAKES = """
+<p class="lead">Wrong, and sure of it. Some of them are the label's mistakes.</p>
+{% call(view) each_view(content.views) %}
+<div class="mistakes">
+{% for m in view.mistakes %}
+{% set says, label = content.classes[m.says], content.classes[m.label] %}
+  <figure><img src="{{ m.image }}" alt="{{ label }}, taken for {{ says }}">
+  <figcaption>says <b>{{ says }}</b><br>{{ m.confidence|pct }}, is {{ label }}</figcaption></figure>
+{% endfor %}
+</div>
+{% endcall %}
+"""
 
 
-def ece_ruler(judged: Verdict) -> Markup:
-    """ECE with its interval, on a ruler that begins with what a perfect model may score."""
-    top = max(judged.ece_interval[1], judged.floor_high, judged.ece) * 1.12 or 0.01
+def ece_ruler(found: Verdict) -> Markup:
+    """ECE with its interval, beside what a perfect model scores."""
+    top = max(found.ece_interval[1], found.floor_high, found.ece) * 1.12 or 0.01
     frame = Frame(350, 84, x=(0, top), left=8, right=14, top=10, bottom=38)
     floor = (
-        f"a perfect model with these confidences scores {pct(judged.floor_mean, 2)} on average,\n"
-        f"up to {pct(judged.floor_high, 2)} one time in forty"
+        f"a perfect model with these confidences scores {pct(found.floor_mean, 2)} on average,\n"
+        f"up to {pct(found.floor_high, 2)} one time in forty"
     )
-    told = (
-        f"ECE {pct(judged.ece, 2)}, 95 % interval {pct(judged.ece_interval[0], 2)} to {pct(judged.ece_interval[1], 2)}"
-    )
-    colour = {"perfect": "calm", "under": "under"}.get(judged.kind, "over")
+    tip = f"ECE {pct(found.ece, 2)}, 95 % interval {pct(found.ece_interval[0], 2)} to {pct(found.ece_interval[1], 2)}"
+    colour = {"perfect": "calm", "under": "under"}.get(found.kind, "over")
     return frame.picture(
-        f"{told}; {floor}",
-        frame.box((0, judged.floor_high), (0, 1), "floor", floor),
-        frame.rule((judged.floor_mean, judged.floor_mean), (0, 1), "floor-mean"),
+        f"{tip}; {floor}",
+        frame.box((0, found.floor_high), (0, 1), "floor", floor),
+        frame.rule((found.floor_mean, found.floor_mean), (0, 1), "floor-mean"),
         frame.across(ticks(0, top, 6), whole),
-        frame.box(judged.ece_interval, (0.4, 0.6), f"interval {colour}", told),
-        frame.dot(judged.ece, 0.5, f"mark {colour}", 7, told),
-        frame.word(frame.px(judged.floor_high / 2), 82, "perfect models", "name", text_anchor="middle"),
+        frame.box(found.ece_interval, (0.4, 0.6), f"interval {colour}", tip),
+        frame.dot(found.ece, 0.5, f"mark {colour}", 7, tip),
+        frame.word(frame.px(found.floor_high / 2), 82, "perfect models", "name", text_anchor="middle"),
     )
 
 
 def reliability(table: Reliability, small: bool = False, about: str = "") -> Markup:
-    """Bars of accuracy, coloured gaps, a whisker for perfect models; the counts hang below."""
+    """Bars of accuracy, coloured gaps, a whisker for perfect models; below it, how many samples each bin has."""
     bins = table.bins
     frame = Frame(300, 244, left=42, bottom=26) if small else Frame(460, 440, bottom=26)
     drawn = []
     for k in np.flatnonzero(table.count):
         low, high, n = k / bins, (k + 1) / bins, int(table.count[k])
         conf, acc = float(table.confidence[k]), float(table.accuracy[k])
-        gap = conf - acc
+        gap = float(table.gap[k])
         tip = (
             f"says {pct(low, 0)} to {pct(high, 0)}: {n:,} sample{'s' * (n != 1)}\n"
             f"mean confidence {pct(conf)}, right {pct(acc)}\n"
-            f"{'too confident' if gap > 0 else 'too timid'} by {abs(gap) * 100:.1f} points\n"
+            f"{'over-confident' if gap > 0 else 'under-confident'} by {abs(gap) * 100:.1f} points\n"
             f"a perfect model: {pct(table.low[k], 0)} to {pct(table.high[k], 0)} right"
         )
         inset, middle = 0.06 / bins, (low + high) / 2
@@ -70,15 +92,15 @@ def reliability(table: Reliability, small: bool = False, about: str = "") -> Mar
         ]
         drawn.append(group(*shapes, class_="column" + (" few" if n < FEW else ""), data_tip=tip))
     some = FIFTHS if not small else (0, 0.5, 1)
-    body = [
+    diagram = [
         frame.up(some, whole),
         frame.across(some, whole),
         frame.rule((0, 1), (0, 1), "diagonal"),
         *drawn,
     ]
-    told = about or "Reliability diagram: how often it is right, by confidence"
+    about = about or "Reliability diagram: how often it is right, by confidence"
     if small:
-        return frame.picture(told, *body)
+        return frame.picture(about, *diagram)
     counts = Frame(460, 86, y=(float(table.count.max()), 0), top=4, bottom=22)
     bars = [
         counts.box(
@@ -96,22 +118,24 @@ def reliability(table: Reliability, small: bool = False, about: str = "") -> Mar
         f"how many samples; most of them say {pct(most / bins, 0)} to {pct((most + 1) / bins, 0)}",
         "name",
     )
-    return frame.picture(told, *body) + counts.picture("How many samples say so", *bars, name)
+    return frame.picture(about, *diagram) + counts.picture("How many samples say so", *bars, name)
 
 
 def confidence_histogram(table: Confidences) -> Markup:
-    """Two rows: how sure it is when right, how sure when wrong."""
+    """Two rows: confidence when right, and when wrong."""
     drawn = []
-    for title, class_, values in (("when right", "right", table.right), ("when wrong", "wrong", table.wrong)):
-        total = int(values.sum())
-        share = values / max(total, 1)
+    for class_, values, share in (
+        ("right", table.right, table.right_share),
+        ("wrong", table.wrong, table.wrong_share),
+    ):
+        title, total = f"when {class_}", int(values.sum())
         frame = Frame(460, 132, y=(0, max(float(share.max()), 1e-9) * 1.08), bottom=24, top=20)
         bars = [
             frame.box(
                 (low + 0.003, high - 0.003),
                 (0, float(y)),
                 class_,
-                f"{n:,} {title.split()[1]} answers ({pct(y)} of them)\nsay {pct(low, 0)} to {pct(high, 0)}",
+                f"{n:,} {class_} answers ({pct(y)} of them)\nsay {pct(low, 0)} to {pct(high, 0)}",
             )
             for low, high, y, n in zip(table.edges, table.edges[1:], share, values, strict=False)
             if n
@@ -123,7 +147,7 @@ def confidence_histogram(table: Confidences) -> Markup:
 
 
 def coverage(table: Coverage) -> Markup:
-    """Error among the surest answers, and the error that the model itself expects."""
+    """Error among the most confident answers, and the error that their confidence claims."""
     top = max(float(table.risk.max()), float(table.claimed.max())) * 1.06 or 0.01
     frame = Frame(y=(0, top))
     points = np.unique(np.linspace(0, len(table.coverage) - 1, 60).astype(int))
@@ -143,7 +167,7 @@ def coverage(table: Coverage) -> Markup:
 
 
 def classes(table: Classes, names: Sequence[str]) -> Markup:
-    """Mean confidence and share right of what is predicted as each class, the largest gaps above."""
+    """Mean confidence and accuracy of what is predicted as each class, from over-confident to under-confident."""
     shown = table.worst(MOST_CLASSES)
     low = min(finite([*table.low[shown], *table.confidence[shown]]), default=0.0)
     start = max(0.0, float(np.floor(low * 20 - 0.5)) / 20)
@@ -174,3 +198,72 @@ def classes(table: Classes, names: Sequence[str]) -> Markup:
 
 def _cut(name: str, most: int = 16) -> str:
     return name if len(name) <= most else name[: most - 1] + "…"
+
+
+def verdict_header(content: Content) -> Markup:
+    return fill("verdict.html", content=content, ruler=ece_ruler, headline=_headline, explained=_explained)
+
+
+def _headline(found: Verdict) -> str:
+    sentence = found.sentence().replace(" %", "\N{NO-BREAK SPACE}%")
+    return sentence[:1].upper() + sentence[1:]
+
+
+def _explained(found: Verdict) -> str:
+    """The verdict in a sentence for people who have not met ECE."""
+    says, is_right = pct(found.mean_confidence), pct(found.accuracy)
+    return f"On {found.samples:,} test samples it says {says} on average, and is right in {is_right}."
+
+
+@dataclass(frozen=True)
+class Branch:
+    """One classifier of the head alone."""
+
+    name: str
+    verdict: Verdict
+    chart: Markup
+
+    @staticmethod
+    def of(name: str, predictions: Predictions) -> Branch:
+        chart = reliability(reliability_table(predictions), small=True, about=f"Reliability of {name}")
+        return Branch(name, verdict(predictions), chart)
+
+
+def _histogram(view: View) -> Markup:
+    return confidence_histogram(confidence_table(view.predictions))
+
+
+def reliability_section(content: Content) -> Markup:
+    return fill(
+        "reliability.html",
+        content=content,
+        table=lambda view: reliability_table(view.predictions),
+        chart=reliability,
+        branches=[Branch.of(*each) for each in content.branches.items()],
+        histogram=_histogram,
+    )
+
+
+def believe_section(content: Content) -> Markup:
+    return fill(
+        "believe.html",
+        content=content,
+        histogram=_histogram,
+        coverage=lambda view: coverage(coverage_table(view.predictions, POINTS)),
+        table=lambda view: class_table(view.predictions),
+        chart=lambda table: classes(table, content.classes),
+        shown=lambda table: min(MOST_CLASSES, int((table.count > 0).sum())),
+        confusions=lambda view: confusions(view.predictions, CONFUSIONS),
+    )
+
+
+def mistakes_section(content: Content) -> Markup | None:
+    return fill(MISTAKES, content=content) if content.views[0].mistakes else None
+
+
+SECTIONS = (
+    Section("", 0, verdict_header),
+    Section("Is it right as often as it says?", 10, reliability_section),
+    Section("When should one believe it?", 20, believe_section),
+    Section("Its most confident mistakes", 30, mistakes_section),
+)

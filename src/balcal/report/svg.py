@@ -1,4 +1,4 @@
-"""A small pencil for SVG. Every text is escaped; colours are left to the style sheet, so they follow its theme."""
+"""Draw charts as SVG. Every text is escaped; colours come from the style sheet, so that they follow its theme."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ def tag(name: str, *children: object, **attributes: object) -> Markup:
     >>> tag("text", "a < b", class_="big", text_anchor="end", x=1 / 3, y=None)
     Markup('<text class="big" text-anchor="end" x="0.33">a &lt; b</text>')
     """
-    told = "".join(
+    written = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{shown(_short(value))}"'
         for key, value in attributes.items()
         if value is not None
     )
     inside = "".join(map(shown, children))
-    return Markup(f"<{name}{told}>{inside}</{name}>" if inside else f"<{name}{told}/>")
+    return Markup(f"<{name}{written}>{inside}</{name}>" if inside else f"<{name}{written}/>")
 
 
 def shown(value: object) -> Markup:
-    r"""Text as a page shows it; what our own charts made stays as it is.
+    r"""Text, escaped; Markup stays as it is.
 
     >>> shown("a < b\x1b[0m")
     Markup('a &lt; b\\u001b[0m')
@@ -50,7 +50,7 @@ def group(*children: object, **attributes: object) -> Markup:
 
 @dataclass(frozen=True)
 class Frame:
-    """A drawing of some size with room for axes, and what its x and y run from and to."""
+    """A drawing with axes: its size, its margins, and the ranges of x and y."""
 
     width: float = 460
     height: float = 300
@@ -70,7 +70,7 @@ class Frame:
         return self.height - self.bottom - (y - low) / ((high - low) or 1) * (self.height - self.top - self.bottom)
 
     def picture(self, about: str, *children: object) -> Markup:
-        """`about` is what somebody who cannot see it is told."""
+        """The whole drawing; `about` describes it to people who cannot see it."""
         box = f"0 0 {self.width:g} {self.height:g}"
         return tag("svg", *children, viewBox=box, role="img", aria_label=about, class_="chart")
 
@@ -81,7 +81,7 @@ class Frame:
         return tag("rect", **size, class_=class_, data_tip=tip)
 
     def line(self, xs: Sequence[float], ys: Sequence[float], class_: str) -> Markup:
-        """A broken line; it is interrupted where there is no number."""
+        """A line, interrupted where a value is not finite."""
         path, pen = [], "M"
         for x, y in zip(xs, ys, strict=True):
             if math.isfinite(y):
@@ -92,7 +92,7 @@ class Frame:
         return tag("path", d="".join(path), class_=f"line {class_}")
 
     def steps(self, edges: Sequence[float], ys: Sequence[float], class_: str) -> Markup:
-        """A histogram's outline, from its base line to its base line."""
+        """The outline of a histogram."""
         path = [f"M{self.px(edges[0]):.1f} {self.py(0):.1f}"]
         for low, high, y in zip(edges, edges[1:], ys, strict=False):
             path.append(f"L{self.px(low):.1f} {self.py(y):.1f}L{self.px(high):.1f} {self.py(y):.1f}")
@@ -111,11 +111,11 @@ class Frame:
         return tag("circle", cx=self.px(x), cy=self.py(y), r=r, class_=class_, data_tip=tip)
 
     def word(self, x: float, y: float, text: str, class_: str = "", **more: object) -> Markup:
-        """At a place in pixels."""
+        """Text at a place in pixels."""
         return tag("text", text, x=x, y=y, class_=class_ or None, **more)
 
     def strips(self, xs: Sequence[float], tips: Sequence[str]) -> Markup:
-        """Invisible columns, one around each x, that show a hair line and tell their numbers."""
+        """Invisible columns, one around each x, that show a hair line and a tip on hover."""
         middles = [(a + b) / 2 for a, b in pairwise(xs)]
         edges = [self.x[0], *middles, self.x[1]]
         columns = []
@@ -124,19 +124,19 @@ class Frame:
             columns.append(group(self.box((low, high), self.y, "hit"), hair, class_="strip", data_tip=tip))
         return group(*columns)
 
-    def across(self, ticks: Sequence[float], told: Callable[[float], str], label: str = "") -> Markup:
+    def across(self, ticks: Sequence[float], text: Callable[[float], str], label: str = "") -> Markup:
         """The x axis."""
         base = self.height - self.bottom
-        words = [self.word(self.px(t), base + 17, told(t), "tick", text_anchor=_anchor(self, t)) for t in ticks]
+        words = [self.word(self.px(t), base + 17, text(t), "tick", text_anchor=_anchor(self, t)) for t in ticks]
         name = self.word(
             (self.left + self.width - self.right) / 2, self.height - 4, label, "name", text_anchor="middle"
         )
         return group(self.rule(self.x, (self.y[0], self.y[0]), "base"), *words, name if label else "")
 
-    def up(self, ticks: Sequence[float], told: Callable[[float], str]) -> Markup:
-        """The y axis: quiet lines across, and numbers."""
+    def up(self, ticks: Sequence[float], text: Callable[[float], str]) -> Markup:
+        """The y axis: grid lines, and numbers."""
         lines = [self.rule(self.x, (t, t), "grid") for t in ticks]
-        words = [self.word(self.left - 7, self.py(t) + 4, told(t), "tick", text_anchor="end") for t in ticks]
+        words = [self.word(self.left - 7, self.py(t) + 4, text(t), "tick", text_anchor="end") for t in ticks]
         return group(*lines, *words)
 
 
@@ -162,7 +162,7 @@ def ticks(low: float, high: float, most: int = 5) -> list[float]:
 
 
 def pct(share: float, digits: int = 1) -> str:
-    """A share as people write it.
+    """A share in percent.
 
     >>> pct(0.0312), pct(float("nan"))
     ('3.1\xa0%', '–')
@@ -171,5 +171,5 @@ def pct(share: float, digits: int = 1) -> str:
 
 
 def whole(share: float) -> str:
-    """A share as a tick, with as few digits as it needs."""
+    """A share in percent, with as few digits as it needs: for ticks."""
     return f"{share * 100:g}\N{NO-BREAK SPACE}%"

@@ -1,87 +1,122 @@
-"""The charts of a training: what was solved, measured and lost, epoch by epoch."""
+"""Section and charts of the training: gamma or beta, confidence and its target, validation, losses."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
 
 from markupsafe import Markup
 
 from balcal.core import Record
-from balcal.plots.numbers import column, finite
-from balcal.plots.training import solver_target
+from balcal.metrics.bins import Floats
+from balcal.plots.numbers import finite
+from balcal.plots.training import TrainingCurves, training_curves
+from balcal.report.content import Content
+from balcal.report.page import Section, fill
 from balcal.report.svg import Frame, pct, ticks, whole
 
-Series = tuple[str, Sequence[float], str]
-"""name, one value per epoch, class of the style sheet"""
+TEMPLATE = """
+<div class="pair">
+{% for chart in charts %}
+  <figure class="card">
+    <figcaption><b>{{ chart.title|capital }}</b><br><span>{{ chart.about }}</span>
+    {%- if chart.lines|length > 1 %}<span class="keys">
+    {%- for line in chart.lines %}<i class="key {{ line.style }}"></i>{{ line.name }}{% endfor %}</span>{% endif %}
+    </figcaption>
+    {{ chart.svg }}
+  </figure>
+{% endfor %}
+</div>
+"""
 
 
-def by_epoch(title: str, series: Sequence[Series], chosen: int, as_share: bool = True) -> Markup:
-    """Lines over epochs; the chosen one is marked."""
-    seen = [value for _, values, _ in series for value in finite(values)]
-    low, high = min(seen), max(seen)
-    if not as_share or title == "gamma":
-        low = 0.0
-    room = (high - low) * 0.08 or 0.02
-    count = len(series[0][1])
-    frame = Frame(460, 236, x=(1, max(count, 2)), y=(low if low == 0 else low - room, high + room))
-    epochs = [float(e) for e in range(1, count + 1)]
-    told = pct if as_share else "{:.3f}".format
-    tips = [
-        f"epoch {e + 1}{', chosen' if e == chosen else ''}\n"
-        + "\n".join(f"{name}: {told(values[e])}" for name, values, _ in series)
-        for e in range(count)
-    ]
-    scale = ticks(*frame.y)
-    return frame.picture(
-        f"{title} over epochs",
-        frame.up(scale, whole if as_share else "{:g}".format),
-        frame.across([t for t in ticks(1, max(count, 2), 8) if t == int(t)] or [1.0], "{:g}".format, "epoch"),
-        frame.rule((chosen + 1, chosen + 1), frame.y, "chosen"),
-        *(frame.line(epochs, [float(v) for v in values], class_) for _, values, class_ in series),
-        *(frame.dot(chosen + 1, float(values[chosen]), f"end {class_}", 3.5) for _, values, class_ in series),
-        frame.strips(epochs, tips),
-    )
+@dataclass(frozen=True, eq=False)
+class Line:
+    """One value per epoch."""
+
+    name: str
+    values: Floats
+    style: str
+    """class in the style sheet"""
 
 
-def epoch_charts(history: Sequence[Record], chosen: int) -> list[dict[str, Any]]:
-    """What can be told of a history: each chart with its title, sentence and legend."""
+@dataclass(frozen=True, eq=False)
+class EpochChart:
+    """Lines over epochs. The chosen epoch, counted from 0, is marked."""
 
-    def values(name: str) -> list[float]:
-        return [float(value) for value in column(history, name)]
+    title: str
+    about: str
+    lines: Sequence[Line]
+    chosen: int
+    as_share: bool = True
 
-    def chart(title: str, about: str, series: Sequence[Series], as_share: bool = True) -> dict[str, Any]:
-        key = [(name, class_) for name, _, class_ in series] if len(series) > 1 else []
-        return {"title": title, "about": about, "key": key, "svg": by_epoch(title, series, chosen, as_share)}
-
-    told = []
-    if "gamma" in history[-1]:
-        about = "Share of the learnable classifier in the prediction, solved anew after every epoch."
-        if max(finite(values("gamma"))) > 1:
-            about += " Above 1 it stands alone, and its logits are multiplied."
-        told.append(chart("gamma", about, [("gamma", values("gamma"), "s1")], as_share=False))
-    elif "beta" in history[-1]:
-        about = "Sharpness of the ETF classifier, solved anew after every epoch."
-        told.append(chart("beta", about, [("beta", values("beta"), "s1")], as_share=False))
-    if "gap" in history[-1]:
-        series: list[Series] = [
-            ("accuracy", values("acc"), "s3"),
-            ("mean confidence", values("conf"), "s2"),
-            ("target", solver_target(history).tolist(), "s1 dashed"),
+    @property
+    def svg(self) -> Markup:
+        seen = [value for line in self.lines for value in finite(line.values)]
+        low, high = min(seen), max(seen)
+        if not self.as_share:
+            low = 0.0
+        room = (high - low) * 0.08 or 0.02
+        count, chosen = len(self.lines[0].values), self.chosen
+        frame = Frame(460, 236, x=(1, max(count, 2)), y=(low if low == 0 else low - room, high + room))
+        epochs = [float(e) for e in range(1, count + 1)]
+        text = pct if self.as_share else "{:.3f}".format
+        tips = [
+            f"epoch {e + 1}{', chosen' if e == chosen else ''}\n"
+            + "\n".join(f"{line.name}: {text(line.values[e])}" for line in self.lines)
+            for e in range(count)
         ]
-        about = "Where the solver looks: mean confidence is to meet its target, delta × accuracy."
-        told.append(chart("confidence and its target", about, series))
-    told.append(
-        chart(
-            "validation",
-            "Accuracy and mean confidence on the validation split: the distance between them is the problem.",
-            [("accuracy", values("val_acc"), "s3"), ("mean confidence", values("val_conf"), "s2")],
+        return frame.picture(
+            f"{self.title} over epochs",
+            frame.up(ticks(*frame.y), whole if self.as_share else "{:g}".format),
+            frame.across([t for t in ticks(1, max(count, 2), 8) if t == int(t)] or [1.0], "{:g}".format, "epoch"),
+            frame.rule((chosen + 1, chosen + 1), frame.y, "chosen"),
+            *(frame.line(epochs, line.values.tolist(), line.style) for line in self.lines),
+            *(frame.dot(chosen + 1, float(line.values[chosen]), f"end {line.style}", 3.5) for line in self.lines),
+            frame.strips(epochs, tips),
         )
-    )
-    losses = [("training loss", values("loss"), "s1"), ("validation NLL", values("val_nll"), "s2")]
+
+
+def epoch_charts(history: Sequence[Record], chosen: int) -> list[EpochChart]:
+    """Those that a history has the numbers for."""
+    curves = training_curves(history)
+    charts = _balance_charts(curves, chosen)
+    about = "Accuracy and mean confidence on the validation split: the distance between them is the problem."
+    lines = [Line("accuracy", curves.val_accuracy, "s3"), Line("mean confidence", curves.val_confidence, "s2")]
+    charts.append(EpochChart("validation", about, lines, chosen))
+    losses = [Line("training loss", curves.loss, "s1"), Line("validation NLL", curves.val_nll, "s2")]
     about = "In nats. The epoch of least validation NLL is chosen, unless the method says otherwise."
-    if "val_nll_ts" in history[-1]:
-        losses.append(("after a temperature", values("val_nll_ts"), "s2 dashed"))
+    if curves.val_nll_ts is not None:
+        losses.append(Line("after a temperature", curves.val_nll_ts, "s2 dashed"))
         about += " Dashed: what one temperature would leave of it; the rest is miscalibration."
-    told.append(chart("losses", about, losses, as_share=False))
-    return told
+    charts.append(EpochChart("losses", about, losses, chosen, as_share=False))
+    return charts
+
+
+def _balance_charts(curves: TrainingCurves, chosen: int) -> list[EpochChart]:
+    """Of methods that solve for gamma or beta after every epoch."""
+    charts = []
+    if curves.balance is not None and curves.balance_values is not None:
+        about = "Sharpness of the ETF classifier, solved anew after every epoch."
+        if curves.balance == "gamma":
+            about = "Share of the learnable classifier in the prediction, solved anew after every epoch."
+            if max(finite(curves.balance_values)) > 1:
+                about += " Above 1 it stands alone, and its logits are multiplied."
+        line = Line(curves.balance, curves.balance_values, "s1")
+        charts.append(EpochChart(curves.balance, about, [line], chosen, as_share=False))
+    if curves.target is not None:
+        about = "Where the solver looks: mean confidence is to meet its target, delta × accuracy."
+        lines = [
+            Line("accuracy", curves.accuracy, "s3"),
+            Line("mean confidence", curves.confidence, "s2"),
+            Line("target", curves.target, "s1 dashed"),
+        ]
+        charts.append(EpochChart("confidence and its target", about, lines, chosen))
+    return charts
+
+
+def training_section(content: Content) -> Markup | None:
+    return fill(TEMPLATE, charts=epoch_charts(content.history, content.chosen)) if content.history else None
+
+
+SECTIONS = (Section("How it was trained", 40, training_section),)

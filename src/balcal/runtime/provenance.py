@@ -9,7 +9,9 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import re
 from dataclasses import asdict, dataclass, fields
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -23,6 +25,61 @@ from balcal.runtime.files import seal, write_atomic
 
 MADE_FROM, SEAL = "made_from", "seal"
 UNREADABLE = (OSError, ValueError, KeyError, TypeError, EOFError, RuntimeError, MemoryError, BadZipFile, ZlibError)
+
+
+class FigureFile(StrEnum):
+    """Figures in a run's folder, without `.json`; after a post-hoc method with its name added: `shift+ts`."""
+
+    METRICS = "metrics"
+    SHIFT = "shift"
+    OOD = "ood"
+    HUMAN = "human"
+
+
+class PredictionFile(StrEnum):
+    """Predictions in a run's folder, without `.npz`. Whoever writes or reads them takes their names from here."""
+
+    TEST = "test"
+    CALIBRATE = "calibrate"
+    VAL = "val"
+    """the calibration split of tasks that set none apart"""
+
+    @staticmethod
+    def branch(number: int) -> str:
+        """Of one classifier of the head alone, on the test split."""
+        return f"{PredictionFile.TEST}-branch{number}"
+
+    @staticmethod
+    def corrupted(name: str, severity: int, seed: int, version: int) -> str:
+        return f"shift-{name}-{severity}-{seed}-v{version}"
+
+    @staticmethod
+    def published(name: str, severity: int) -> str:
+        return f"published-{name}-{severity}"
+
+    @staticmethod
+    def ood(name: str) -> str:
+        """Of an out-of-distribution set."""
+        return f"outside-{name}"
+
+    @staticmethod
+    def energy(stem: str) -> str:
+        return f"{stem}-energy"
+
+    @staticmethod
+    def at(epoch: int) -> str:
+        """Added to the name if the epoch is not the one that the run's own method chooses."""
+        return f"-e{epoch:04d}"
+
+    @staticmethod
+    def epoch(stem: str) -> int | None:
+        """The epoch in the name, if there is one.
+
+        >>> PredictionFile.epoch("test" + PredictionFile.at(7)), PredictionFile.epoch("test")
+        (7, None)
+        """
+        found = re.search(r"-e(\d{4})", stem)
+        return int(found[1]) if found else None
 
 
 @dataclass(frozen=True)

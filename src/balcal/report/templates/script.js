@@ -37,8 +37,8 @@
   root.addEventListener("pointerleave", (event) => { if (event.pointerType === "mouse") tip.hidden = true; });
 
   const value = (row, column) => {
-    const cell = row.cells[column], told = cell.dataset.sort ?? cell.textContent.trim(), number = Number(told);
-    return told !== "" && !Number.isNaN(number) ? number : told.toLowerCase();
+    const cell = row.cells[column], text = cell.dataset.sort ?? cell.textContent.trim(), number = Number(text);
+    return text !== "" && !Number.isNaN(number) ? number : text.toLowerCase();
   };
   const before = (a, b) => typeof a === typeof b ? (a < b ? -1 : a > b ? 1 : 0) : typeof a === "number" ? -1 : 1;
   for (const table of document.querySelectorAll("table.sortable")) {
