@@ -23,7 +23,7 @@ from balcal.data.own_images import is_foreign
 from balcal.data.splits import digest
 from balcal.evaluation.other_images import Sitting
 from balcal.metrics.bootstrap import percentile
-from balcal.metrics.detection import FIGURES, detection_draws
+from balcal.metrics.detection import DETECTION_METRICS, detection_draws
 from balcal.metrics.inputs import read
 from balcal.metrics.scoring import entropies
 
@@ -53,7 +53,10 @@ def evaluate_outside(
         sets[name]["predictions"] = stem
         tick(name, len(names))
     mean = {
-        score: {figure: float(np.mean([told["scores"][score][figure] for told in sets.values()])) for figure in FIGURES}
+        score: {
+            figure: float(np.mean([told["scores"][score][figure] for told in sets.values()]))
+            for figure in DETECTION_METRICS
+        }
         for score in inside
     }
     return {
@@ -94,9 +97,12 @@ def _told(inside: Scored, outside: Scored) -> dict[str, Any]:
         "scores": {},
     }
     for score in inside:
-        values = {name: figure(scores_in=inside[score], scores_out=outside[score]) for name, figure in FIGURES.items()}
+        values = {
+            name: figure(scores_in=inside[score], scores_out=outside[score])
+            for name, figure in DETECTION_METRICS.items()
+        }
         draws = detection_draws(scores_in=inside[score], scores_out=outside[score])
-        intervals = {f"{name}_interval": percentile(values[name], draws[name]).bounds for name in FIGURES}
+        intervals = {f"{name}_interval": percentile(values[name], draws[name]).bounds for name in DETECTION_METRICS}
         told["scores"][score] = values | intervals
     return told
 
