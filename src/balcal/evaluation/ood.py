@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from balcal import registry
 from balcal.core import BalcalError, Predictions
 from balcal.data.dataset import ImageSet
-from balcal.data.own_images import is_foreign
+from balcal.data.own_images import is_own_images
 from balcal.data.splits import digest
 from balcal.evaluation.other_images import Sitting
 from balcal.metrics.bootstrap import percentile
@@ -48,7 +48,7 @@ def evaluate_outside(
     sets = {}
     for name in names:
         images = partial(_outside, name, sitting)
-        stem = f"outside-{digest(images()) if is_foreign(name) else name}"
+        stem = f"outside-{digest(images()) if is_own_images(name) else name}"
         sets[name] = _told(inside, _scored(sitting, stem, images, sitting.predictions(stem, images)))
         sets[name]["predictions"] = stem
         tick(name, len(names))
