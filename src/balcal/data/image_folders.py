@@ -18,7 +18,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any
 
 import numpy as np
 import torch
@@ -138,14 +138,13 @@ def images_from_files(name: str, files: Sequence[Path], labels: Sequence[int], s
         return ImageSet(torch.from_numpy(array), numbers)
     path = cache() / "decoded" / f"{name}-{side}-{_stamp(files)}.npy"
     sweep_abandoned(path.parent)
-    # Copy on write: torch wants memory that it may write to, and nothing may ever reach the file.
-    found = read_sealed(path, shape, "c")
+    found = read_sealed(path, shape)
     if found is None:
         if path.exists():
             print(f"{plain(path)} is damaged: its images are decoded again", file=sys.stderr, flush=True)
             path.unlink(missing_ok=True)  # it may be what fills the disk
         _decode(files, side, path)
-        found = np.load(path, mmap_mode="c", allow_pickle=False)
+        found = _mapped(path)
     return ImageSet(torch.from_numpy(found), numbers, torch.arange(len(files)))
 
 
@@ -209,7 +208,7 @@ def seal(path: Path) -> None:
         file.write(_digest(file, os.fstat(file.fileno()).st_size))
 
 
-def read_sealed(path: Path, shape: tuple[int, ...], mode: Literal["r", "c"]) -> NDArray[np.uint8] | None:
+def read_sealed(path: Path, shape: tuple[int, ...]) -> NDArray[np.uint8] | None:
     """The array in a file, mapped into memory. None if there is no such file, or if its seal does not fit.
 
     All of it is read, at about 1.5 GB a second: a second for Tiny-ImageNet, minutes for ImageNet.
@@ -219,10 +218,16 @@ def read_sealed(path: Path, shape: tuple[int, ...], mode: Literal["r", "c"]) -> 
             digest = _digest(file, os.fstat(file.fileno()).st_size - SEAL)
             if file.read() != digest:
                 return None
-        found: NDArray[Any] = np.load(path, mmap_mode=mode, allow_pickle=False)
+        found = _mapped(path)
     except (OSError, ValueError):
         return None
     return found if found.shape == shape and found.dtype == np.uint8 else None
+
+
+def _mapped(path: Path) -> NDArray[Any]:
+    """Copy on write: torch wants memory that it may write to, and nothing may ever reach the file."""
+    array: NDArray[Any] = np.load(path, mmap_mode="c", allow_pickle=False)
+    return array
 
 
 def _digest(file: IO[bytes], size: int) -> bytes:

@@ -55,13 +55,13 @@ def corrupt(images: Images, name: str, severity: int, seed: int = 0, first: int 
     >>> bool((corrupt(images[2:], "fog", severity=3, first=2) == foggy[2:]).all())
     True
     """
-    pixels = checked(images, name, severity)
+    pixels = _checked(images, name, severity)
     constant = CONSTANTS[name][constants_side(*pixels.shape[1:3])][severity - 1]
     out = corrupt_with(pixels, name, constant, stream(seed, "corrupt", name, severity), first)
     return torch.from_numpy(out).to(images.device) if isinstance(images, Tensor) else out
 
 
-def checked(images: Tensor | Bytes, name: str, severity: int) -> Bytes:
+def _checked(images: Tensor | Bytes, name: str, severity: int) -> Bytes:
     """The images as an array; an error if they cannot be corrupted."""
     if name not in CONSTANTS:
         raise BalcalError(unknown("corruption", name, CONSTANTS))
