@@ -31,7 +31,7 @@ def auroc(*, scores_in: Any, scores_out: Any) -> float:
 
 
 def fpr95(*, scores_in: Any, scores_out: Any, tpr: float = 0.95) -> float:
-    """Share of OOD samples above the highest threshold that 95 % of in-distribution samples reach. Lower is better.
+    """Share of OOD samples that reach the highest threshold that 95 % of ID samples reach. Lower is better.
 
     >>> fpr95(scores_in=[0.9, 0.8, 0.7, 0.6], scores_out=[0.95, 0.5, 0.4, 0.3])
     0.25
