@@ -44,7 +44,7 @@ def cover(model: str, shape: str, n: int) -> dict[str, object]:
         ece = bin_table(top, 15).ece()
         draws = resample.Resamples([top], {}, resamples=400, seed=trial).ece[0]
         floor = resample.noise_floor(top, resamples=800, seed=trial)
-        plain, ours = resample.percentile(ece, draws), resample.around_ece(ece, draws, floor)
+        plain, ours = resample.percentile(ece, draws), resample.ece_interval(ece, draws, floor)
         held["percentile"] += plain.low <= truth <= plain.high
         held["ours"] += ours.low <= truth <= ours.high
         held["below floor"] += ece <= np.quantile(floor, 0.975)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from balcal.deploy.monitor import Monitor as Monitor
     from balcal.deploy.predictor import load as load
     from balcal.evaluation.predict import predict as predict
-    from balcal.metrics.verdict import compare as compare
+    from balcal.metrics.comparison import compare as compare
     from balcal.metrics.verdict import verdict as verdict
     from balcal.model import Model as Model
     from balcal.posthoc import Calibrator as Calibrator
@@ -45,7 +45,7 @@ _HOMES = {
     "Predictions": "core",
     "backbone": "registry",
     "calibrate": "posthoc",
-    "compare": "metrics.verdict",
+    "compare": "metrics.comparison",
     "fit": "training.fit",
     "load": "deploy.predictor",
     "method": "registry",

@@ -16,7 +16,7 @@ from torch import nn
 from balcal.backbones.from_timm import PREFIX, from_timm
 from balcal.core import BalcalError
 from balcal.data.dataset import Dataset
-from balcal.data.own_images import foreign, is_foreign
+from balcal.data.own_images import is_own_images, own_images
 from balcal.methods.vanilla import VANILLA
 from balcal.recipe import ROLES, THE_REST, Method, Recipe, Task
 from balcal.runtime.names import unknown
@@ -80,16 +80,16 @@ def backbone(name: str, channels: int = 3, weights: bool = True) -> nn.Module:
 
 def dataset(name: str) -> Dataset:
     """A data set of the catalog, or anybody's own: `folder:PATH`, `npz:PATH`."""
-    if is_foreign(name):
-        return foreign(name)
+    if is_own_images(name):
+        return own_images(name)
     found: Dataset = _named("datasets", "data set", name)
     return found
 
 
 def task(name: str) -> Task:
     """A task by name; for anybody's own data, a task made for it."""
-    if is_foreign(name):
-        return foreign_task(foreign(name))
+    if is_own_images(name):
+        return foreign_task(own_images(name))
     found: Task = _named("tasks", "task", name)
     return found
 
@@ -154,7 +154,7 @@ def override(recipe: Recipe, path: str, value: Any) -> Recipe:
 
 def _check_names(task: Task) -> None:
     """A data set or a backbone that nobody has is noticed before there is a folder for its run."""
-    if not is_foreign(task.dataset):
+    if not is_own_images(task.dataset):
         _named("datasets", "data set", task.dataset)
     if not task.backbone.startswith(PREFIX):
         _named("backbones", "backbone", task.backbone)

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from data_files import cifar10_members, debris, like, place, tarred, tiny_members_of, zipped
+from data_files import cifar10_members, data_folder, debris, tarred, tiny_members_of, with_test_files, zipped
 
 from balcal.core import BalcalError
-from balcal.data import known_files as sources
+from balcal.data import known_files
 from balcal.data.download import unfinished, unpack
 
-__all__ = ["place"]
+__all__ = ["data_folder"]
 
 
 def special(kind, name="cifar/evil", target="/etc/passwd"):
@@ -87,9 +87,9 @@ def test_what_is_cut_off_is_refused_by_its_structure_too(kind, share, tmp_path):
 
 
 @pytest.mark.parametrize("spoil", ["cut", "flip"])
-def test_what_is_not_the_published_archive_is_not_even_opened(spoil, place, tmp_path):
-    archive = tarred(place / "small.tar.gz", cifar10_members("cifar-10-batches-py", "py")[0])
-    stored = like(sources.CIFAR10, "cifar-10-batches-py", archive)
+def test_what_is_not_the_published_archive_is_not_even_opened(spoil, data_folder, tmp_path):
+    archive = tarred(data_folder / "small.tar.gz", cifar10_members("cifar-10-batches-py", "py")[0])
+    stored = with_test_files(known_files.CIFAR10, "cifar-10-batches-py", archive)
     raw = bytearray(archive.read_bytes())
     raw[len(raw) // 2] ^= 1
     archive.write_bytes(bytes(raw[:-9]) if spoil == "cut" else bytes(raw))
@@ -98,28 +98,28 @@ def test_what_is_not_the_published_archive_is_not_even_opened(spoil, place, tmp_
     assert debris(tmp_path / "cache") == []
 
 
-def test_an_archive_of_something_else_is_refused(place, tmp_path):
-    archive = tarred(place / "other.tar.gz", [GOOD])
+def test_an_archive_of_something_else_is_refused(data_folder, tmp_path):
+    archive = tarred(data_folder / "other.tar.gz", [GOOD])
     with pytest.raises(BalcalError, match=r"it has no cifar-10-batches-py/data_batch_1"):
-        like(sources.CIFAR10, "cifar-10-batches-py", archive)()
+        with_test_files(known_files.CIFAR10, "cifar-10-batches-py", archive)()
     assert debris(tmp_path / "cache") == []
     archive.write_bytes(b"<html>please log in</html>")
     with pytest.raises(BalcalError, match=r"other.tar.gz is refused"):
-        like(sources.CIFAR10, "cifar-10-batches-py", archive)()
+        with_test_files(known_files.CIFAR10, "cifar-10-batches-py", archive)()
 
 
-def test_a_zip_is_unpacked_once(place, tmp_path):
-    archive = zipped(place / "tiny.zip", tiny_members_of(2)[0])
-    stored = like(sources.TINY_IMAGENET, "tiny-imagenet-200", archive)
+def test_a_zip_is_unpacked_once(data_folder, tmp_path):
+    archive = zipped(data_folder / "tiny.zip", tiny_members_of(2)[0])
+    stored = with_test_files(known_files.TINY_IMAGENET, "tiny-imagenet-200", archive)
     stored()
     archive.unlink()
     assert len(stored()[0]) == 2
     assert debris(tmp_path / "cache")[0] == "tiny-imagenet-200"
 
 
-def test_a_folder_in_the_cache_that_lost_a_file_is_unpacked_anew(place, tmp_path):
-    archive = tarred(place / "small.tar.gz", cifar10_members("cifar-10-batches-py", "py")[0])
-    stored = like(sources.CIFAR10, "cifar-10-batches-py", archive)
+def test_a_folder_in_the_cache_that_lost_a_file_is_unpacked_anew(data_folder, tmp_path):
+    archive = tarred(data_folder / "small.tar.gz", cifar10_members("cifar-10-batches-py", "py")[0])
+    stored = with_test_files(known_files.CIFAR10, "cifar-10-batches-py", archive)
     train = stored()[0]
     for spoil in (Path.unlink, lambda path: (path.unlink(), os.mkfifo(path))):
         spoil(tmp_path / "cache" / "cifar-10-batches-py" / "data_batch_2")

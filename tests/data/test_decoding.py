@@ -8,15 +8,14 @@ import zlib
 
 import numpy as np
 import pytest
-from data_files import class_folders, images, place, png
+from data_files import class_folders, data_folder, images, png
 from PIL import EpsImagePlugin, Image
 
 from balcal.core import BalcalError
-from balcal.data.dataset import read_mosaic
-from balcal.data.decoding import picture
+from balcal.data.decoding import decode_image, read_mosaic
 from balcal.registry import dataset
 
-__all__ = ["place"]
+__all__ = ["data_folder"]
 
 
 def saved(path, array, **how):
@@ -27,7 +26,7 @@ def saved(path, array, **how):
 @pytest.mark.parametrize("name", ["grey.png", "grey.tif", "grey.ppm"])
 def test_grey_of_16_bits_keeps_its_upper_byte(name, tmp_path):
     grey = np.random.default_rng(0).integers(65536, size=(8, 8), dtype=np.uint16)
-    seen = picture(saved(tmp_path / name, grey), 8)
+    seen = decode_image(saved(tmp_path / name, grey), 8)
     assert np.array_equal(seen, np.repeat((grey >> 8)[..., None], 3, 2))
 
 
@@ -44,7 +43,7 @@ def png_of(rows, depth=8, colour=2, size=(8, 8)):
 def test_colours_of_16_bits_keep_their_upper_bytes(tmp_path):
     colours = np.random.default_rng(0).integers(65536, size=(8, 8, 3)).astype(">u2")
     (tmp_path / "deep.png").write_bytes(png_of(b"".join(b"\0" + row.tobytes() for row in colours), depth=16))
-    assert np.array_equal(picture(tmp_path / "deep.png", 8), colours >> 8)
+    assert np.array_equal(decode_image(tmp_path / "deep.png", 8), colours >> 8)
 
 
 @pytest.mark.parametrize("kind", ["float32", "int32", "int16", "int8", "white is zero", "12 bits", "see-through"])
@@ -63,7 +62,7 @@ def test_pixels_without_an_agreed_range_are_refused(kind, tmp_path):
         assert entry + struct.pack("<I", old) in path.read_bytes()
         path.write_bytes(path.read_bytes().replace(entry + struct.pack("<I", old), entry + struct.pack("<I", new)))
     with pytest.raises(ValueError, match=rf"{path.name} cannot be read: .*(save it with 8|cut off|truncated)"):
-        picture(path, 8)
+        decode_image(path, 8)
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "P", "CMYK", "YCbCr"])
@@ -72,7 +71,7 @@ def test_other_kinds_of_eight_bits_are_right(mode, tmp_path):
     if mode in ("1", "L"):
         x = np.repeat(x[..., :1], 3, 2)
     Image.fromarray(x).convert(mode).save(tmp_path / "x.tif")
-    assert np.abs(picture(tmp_path / "x.tif", 8).astype(int) - x).max() <= 2
+    assert np.abs(decode_image(tmp_path / "x.tif", 8).astype(int) - x).max() <= 2
 
 
 @pytest.mark.parametrize("name", ["see-through.png", "see-through.webp", "palette.png", "palette.gif", "grey.png"])
@@ -88,12 +87,12 @@ def test_what_is_transparent_is_put_on_white(name, tmp_path):
     if name.startswith("grey"):
         image = image.convert("LA")
     image.save(tmp_path / name, **how)
-    seen = picture(tmp_path / name, 8)
+    seen = decode_image(tmp_path / name, 8)
     assert (seen[:4] == 40).all()
     assert (seen[4:] == 255).all()
     pixels[4:] = (0, 0, 0, 128)
     Image.fromarray(pixels).save(tmp_path / "half.png")
-    assert (np.abs(picture(tmp_path / "half.png", 8)[4:].astype(int) - 127) <= 1).all()
+    assert (np.abs(decode_image(tmp_path / "half.png", 8)[4:].astype(int) - 127) <= 1).all()
 
 
 @pytest.mark.parametrize("interlaced", [False, True])
@@ -112,7 +111,7 @@ def test_whole_pngs_pass(side, interlaced, tmp_path):
         parts = (b"IHDR", header), (b"IDAT", packed[:middle]), (b"IDAT", packed[middle:]), (b"IEND", b"")
         content = b"\x89PNG\r\n\x1a\n" + b"".join(chunk(*part) for part in parts)
     (tmp_path / "x.png").write_bytes(content)
-    assert np.array_equal(picture(tmp_path / "x.png", side), x)
+    assert np.array_equal(decode_image(tmp_path / "x.png", side), x)
 
 
 def test_pngs_of_every_depth_pass(tmp_path):
@@ -124,7 +123,7 @@ def test_pngs_of_every_depth_pass(tmp_path):
         "alpha": Image.fromarray(x).convert("RGBA"),
     }.items():
         image.save(tmp_path / "x.png")
-        assert np.array_equal(picture(tmp_path / "x.png", 9), np.asarray(image.convert("RGB"))), name
+        assert np.array_equal(decode_image(tmp_path / "x.png", 9), np.asarray(image.convert("RGB"))), name
 
 
 def test_images_with_missing_or_damaged_rows_are_refused(tmp_path):
@@ -147,35 +146,35 @@ def test_images_with_missing_or_damaged_rows_are_refused(tmp_path):
     for name, raw in content.items():
         (tmp_path / name).write_bytes(raw)
         with pytest.raises(ValueError, match=rf"the image .*{name} cannot be read: "):
-            picture(tmp_path / name, 8)
+            decode_image(tmp_path / name, 8)
 
 
-def test_a_folder_says_which_image_is_cut_off(place):
-    x = class_folders(place / "pets", side=8)
+def test_a_folder_says_which_image_is_cut_off(data_folder):
+    x = class_folders(data_folder / "pets", side=8)
     rows = b"".join(b"\0" + row.tobytes() for row in x[3][:5])
-    (place / "pets" / "cat" / "003.png").write_bytes(png_of(rows))
+    (data_folder / "pets" / "cat" / "003.png").write_bytes(png_of(rows))
     with pytest.raises(BalcalError, match=r"003.png cannot be read: it is cut off: 75 of 200 bytes"):
-        dataset(f"folder:{place / 'pets'}")
+        dataset(f"folder:{data_folder / 'pets'}")
 
 
 @pytest.mark.parametrize("name", ["000.png", "005.png"])
-def test_a_decompression_bomb_is_a_sentence(name, place):
+def test_a_decompression_bomb_is_a_sentence(name, data_folder):
     """As a class's first image, whose size is looked at, and anywhere else."""
-    class_folders(place / "pets", side=8)
+    class_folders(data_folder / "pets", side=8)
     kind = {"000.png": "cat", "005.png": "fox"}[name]
-    (place / "pets" / kind / name).write_bytes(png_of(b"", size=(100_000, 100_000)))
+    (data_folder / "pets" / kind / name).write_bytes(png_of(b"", size=(100_000, 100_000)))
     with pytest.raises(BalcalError, match=rf"{name} cannot be read: .*exceeds limit"):
-        dataset(f"folder:{place / 'pets'}")
+        dataset(f"folder:{data_folder / 'pets'}")
     with pytest.raises(BalcalError, match=rf"{name} cannot be read: .*exceeds limit"):
-        dataset(f"folder:{place / 'pets'}@8")
+        dataset(f"folder:{data_folder / 'pets'}@8")
 
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("kind", ["pipe", "socket", "device", "folder", "nothing"])
 @pytest.mark.parametrize("side", ["", "@8"])
-def test_what_is_no_regular_file_is_refused_and_not_waited_for(kind, side, place, tmp_path, monkeypatch):
-    class_folders(place / "pets", side=8)
-    path = place / "pets" / "cat" / "000.png"
+def test_what_is_no_regular_file_is_refused_and_not_waited_for(kind, side, data_folder, tmp_path, monkeypatch):
+    class_folders(data_folder / "pets", side=8)
+    path = data_folder / "pets" / "cat" / "000.png"
     path.unlink()
     if kind == "pipe":
         os.mkfifo(path)
@@ -188,29 +187,29 @@ def test_what_is_no_regular_file_is_refused_and_not_waited_for(kind, side, place
     else:
         path.symlink_to("/dev/zero" if kind == "device" else tmp_path / "nowhere")
     with pytest.raises(BalcalError, match=r"000.png cannot be read: .*(it is no regular file|No such file)"):
-        dataset(f"folder:{place / 'pets'}{side}")
+        dataset(f"folder:{data_folder / 'pets'}{side}")
 
 
 @pytest.mark.timeout(60)
-def test_a_pipe_is_no_file_of_arrays(place):
-    os.mkfifo(place / "a.npz")
+def test_a_pipe_is_no_file_of_arrays(data_folder):
+    os.mkfifo(data_folder / "a.npz")
     with pytest.raises(BalcalError, match=r"a.npz is no regular file"):
-        dataset(f"npz:{place / 'a.npz'}")
+        dataset(f"npz:{data_folder / 'a.npz'}")
 
 
 POSTSCRIPT = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n%%EOF\n"
 
 
-def test_postscript_under_another_name_starts_nothing(place, tmp_path, monkeypatch):
-    class_folders(place / "pets", side=8)
-    (place / "pets" / "dog" / "004.png").write_bytes(POSTSCRIPT)
+def test_postscript_under_another_name_starts_nothing(data_folder, tmp_path, monkeypatch):
+    class_folders(data_folder / "pets", side=8)
+    (data_folder / "pets" / "dog" / "004.png").write_bytes(POSTSCRIPT)
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "gs").write_text(f"#!/bin/sh\necho $@ >> {tmp_path / 'started'}\n")
     (tmp_path / "bin" / "gs").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setattr(EpsImagePlugin, "gs_binary", None)  # it is looked for once
     with pytest.raises(BalcalError, match=r"004.png cannot be read: it is no whole JPEG, PNG"):
-        dataset(f"folder:{place / 'pets'}")
+        dataset(f"folder:{data_folder / 'pets'}")
     assert not (tmp_path / "started").exists()
 
 
@@ -218,3 +217,16 @@ def test_mosaics_are_of_the_same_formats(tmp_path):
     (tmp_path / "mosaic.png").write_bytes(POSTSCRIPT)
     with pytest.raises(ValueError, match=r"mosaic.png cannot be read: it is no whole JPEG, PNG"):
         read_mosaic(tmp_path / "mosaic.png", 8)
+
+
+def test_an_image_of_another_size_becomes_its_centred_square(tmp_path):
+    wide = np.zeros((10, 30, 3), np.uint8)
+    wide[:, 10:20] = 200
+    Image.fromarray(wide).save(tmp_path / "wide.png")
+    assert (decode_image(tmp_path / "wide.png", 10) == 200).all()
+    assert decode_image(tmp_path / "wide.png", 5).shape == (5, 5, 3)
+    Image.fromarray(wide[..., 0]).save(tmp_path / "grey.png")
+    assert decode_image(tmp_path / "grey.png", 10).shape == (10, 10, 3)
+    (tmp_path / "cut.png").write_bytes((tmp_path / "wide.png").read_bytes()[:60])
+    with pytest.raises(ValueError, match=r"cut.png cannot be read"):
+        decode_image(tmp_path / "cut.png", 10)

@@ -7,7 +7,7 @@ import zipfile
 import numpy as np
 import pytest
 import torch
-from data_files import class_folders, images, place, png, write
+from data_files import class_folders, data_folder, images, png, write
 
 from balcal.core import BalcalError
 from balcal.evaluation.judge import evaluate, load_splits
@@ -15,12 +15,12 @@ from balcal.registry import dataset, recipe, task
 from balcal.runs import Run
 from balcal.training.fit import train_recipe
 
-__all__ = ["place"]
+__all__ = ["data_folder"]
 
 
-def test_a_folder_without_a_test_part_is_split_once_and_for_all(place):
-    x = class_folders(place / "pets")
-    row = dataset(f"folder:{place / 'pets'}")
+def test_a_folder_without_a_test_part_is_split_once_and_for_all(data_folder):
+    x = class_folders(data_folder / "pets")
+    row = dataset(f"folder:{data_folder / 'pets'}")
     train, test = row.load()
     assert row.classes == ("cat", "dog", "fox")
     assert (len(train), len(test), row.side) == (24, 6, 8)
@@ -32,39 +32,39 @@ def test_a_folder_without_a_test_part_is_split_once_and_for_all(place):
     pixels = train.images.double() / 255
     torch.testing.assert_close(pixels.mean((0, 1, 2)), torch.tensor(row.mean).double(), atol=1e-4, rtol=0)
     torch.testing.assert_close(pixels.std((0, 1, 2)), torch.tensor(row.std).double(), atol=1e-3, rtol=0)
-    assert dataset(f"folder:{place / 'pets'}") is row, "read once"
-    write(place / "pets", [("cat/new.png", png(x[0]))])
-    assert sum(dataset(f"folder:{place / 'pets'}").sizes) == 31, "but a new image is noticed"
+    assert dataset(f"folder:{data_folder / 'pets'}") is row, "read once"
+    write(data_folder / "pets", [("cat/new.png", png(x[0]))])
+    assert sum(dataset(f"folder:{data_folder / 'pets'}").sizes) == 31, "but a new image is noticed"
 
 
 @pytest.mark.parametrize("held_out", ["test", "val"])
-def test_a_folder_with_a_test_part(held_out, place):
-    class_folders(place / "pets" / "train")
-    x = class_folders(place / "pets" / held_out, 6, side=20)
-    row = dataset(f"folder:{place / 'pets'}@20")
+def test_a_folder_with_a_test_part(held_out, data_folder):
+    class_folders(data_folder / "pets" / "train")
+    x = class_folders(data_folder / "pets" / held_out, 6, side=20)
+    row = dataset(f"folder:{data_folder / 'pets'}@20")
     assert [part.shape for part in row.load()] == [(30, 20, 20, 3), (6, 20, 20, 3)]
     assert np.array_equal(row.load()[1].images.numpy(), x[[0, 3, 1, 4, 2, 5]])
-    write(place / "pets" / held_out, [("emu/1.png", png(x[0]))])
+    write(data_folder / "pets" / held_out, [("emu/1.png", png(x[0]))])
     with pytest.raises(BalcalError, match="has the class `emu`"):
-        dataset(f"folder:{place / 'pets'}")
+        dataset(f"folder:{data_folder / 'pets'}")
 
 
-def test_images_of_several_sizes_become_squares_of_one(place):
-    class_folders(place / "pets", side=100)
-    write(place / "pets", [("cat/000.png", png(images(1, 90)[0]))])
-    assert dataset(f"folder:{place / 'pets'}").side == 64
+def test_images_of_several_sizes_become_squares_of_one(data_folder):
+    class_folders(data_folder / "pets", side=100)
+    write(data_folder / "pets", [("cat/000.png", png(images(1, 90)[0]))])
+    assert dataset(f"folder:{data_folder / 'pets'}").side == 64
 
 
 @pytest.mark.parametrize("axes", [(0, 1, 2, 3), (0, 3, 1, 2)])
-def test_arrays(axes, place):
+def test_arrays(axes, data_folder):
     x, y = images(40, 9), np.arange(40) % 4
-    np.savez(place / "a.npz", x_train=x[:30].transpose(axes), y_train=y[:30], x_test=x[30:], y_test=y[30:, None])
-    train, test = dataset(f"npz:{place / 'a.npz'}").load()
+    np.savez(data_folder / "a.npz", x_train=x[:30].transpose(axes), y_train=y[:30], x_test=x[30:], y_test=y[30:, None])
+    train, test = dataset(f"npz:{data_folder / 'a.npz'}").load()
     assert np.array_equal(train.images.numpy(), x[:30])
     assert np.array_equal(test.images.numpy(), x[30:])
     assert test.labels.tolist() == y[30:].tolist()
-    np.savez(place / "b.npz", images=x[..., 0], labels=y, classes=list("abcd"))
-    row = dataset(f"npz:{place / 'b.npz'}")
+    np.savez(data_folder / "b.npz", images=x[..., 0], labels=y, classes=list("abcd"))
+    row = dataset(f"npz:{data_folder / 'b.npz'}")
     assert row.classes == ("a", "b", "c", "d")
     assert row.load()[0].shape == (32, 9, 9, 1)
 
@@ -80,10 +80,10 @@ def test_arrays(axes, place):
         ({"images": np.array([{}]), "labels": np.arange(1)}, "cannot be read: Object arrays"),
     ],
 )
-def test_arrays_that_are_no_images(arrays, complaint, place):
-    np.savez(place / "bad.npz", **arrays)
+def test_arrays_that_are_no_images(arrays, complaint, data_folder):
+    np.savez(data_folder / "bad.npz", **arrays)
     with pytest.raises(BalcalError, match=complaint):
-        dataset(f"npz:{place / 'bad.npz'}")
+        dataset(f"npz:{data_folder / 'bad.npz'}")
 
 
 def header(shape):
@@ -96,8 +96,8 @@ def header(shape):
 @pytest.mark.parametrize(
     "damage", ["huge", "too many", "negative", "password", "method", "flip", "cut", "no header", "deflated"]
 )
-def test_arrays_in_damaged_files_are_a_sentence(damage, place):
-    path = place / "bad.npz"
+def test_arrays_in_damaged_files_are_a_sentence(damage, data_folder):
+    path = data_folder / "bad.npz"
     x = images(4, 8)
     np.savez_compressed(path, images=x, labels=np.arange(4)) if damage == "deflated" else np.savez(
         path, images=x, labels=np.arange(4)
@@ -118,9 +118,9 @@ def test_arrays_in_damaged_files_are_a_sentence(damage, place):
         else:
             raw[300] ^= 255
         path.write_bytes(bytes(raw[: len(raw) // 2]) if damage == "cut" else bytes(raw))
-    with pytest.raises(BalcalError, match=r"`npz:.*bad.npz` cannot be read: .") as told:
+    with pytest.raises(BalcalError, match=r"`npz:.*bad.npz` cannot be read: .") as error:
         dataset(f"npz:{path}")
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -133,44 +133,44 @@ def test_arrays_in_damaged_files_are_a_sentence(damage, place):
         (np.empty(0, int), "4 images but 0 labels"),
     ],
 )
-def test_labels_that_are_no_class_indices(labels, complaint, place):
-    np.savez(place / "bad.npz", images=images(4, 8), labels=labels)
+def test_labels_that_are_no_class_indices(labels, complaint, data_folder):
+    np.savez(data_folder / "bad.npz", images=images(4, 8), labels=labels)
     with pytest.raises(BalcalError, match=complaint):
-        dataset(f"npz:{place / 'bad.npz'}")
+        dataset(f"npz:{data_folder / 'bad.npz'}")
 
 
-def test_arrays_of_nothing_and_more_labels_than_classes(place):
+def test_arrays_of_nothing_and_more_labels_than_classes(data_folder):
     for name, arrays, complaint in (
         ("none", {"images": images(0, 8), "labels": np.empty(0, int)}, "`images` is empty"),
         ("flat", {"images": np.empty((4, 0, 0, 3), np.uint8), "labels": np.arange(4)}, "should be bytes"),
         ("more", {"images": images(4, 8), "labels": np.arange(4), "classes": ["a", "b"]}, "label 2 in `images` is out"),
     ):
-        np.savez(place / f"{name}.npz", **arrays)
+        np.savez(data_folder / f"{name}.npz", **arrays)
         with pytest.raises(BalcalError, match=complaint):
-            dataset(f"npz:{place / f'{name}.npz'}")
-    np.savez(place / "besides.npz", images=images(10, 8), labels=np.arange(10) % 2, notes=np.array([{}]))
-    assert dataset(f"npz:{place / 'besides.npz'}").sizes == (8, 2), "what is not asked for is not read"
+            dataset(f"npz:{data_folder / f'{name}.npz'}")
+    np.savez(data_folder / "besides.npz", images=images(10, 8), labels=np.arange(10) % 2, notes=np.array([{}]))
+    assert dataset(f"npz:{data_folder / 'besides.npz'}").sizes == (8, 2), "what is not asked for is not read"
 
 
-def test_folders_that_are_none(place):
+def test_folders_that_are_none(data_folder):
     with pytest.raises(BalcalError, match=r"there is no .*nowhere"):
         task("folder:nowhere")
-    (place / "empty").mkdir()
+    (data_folder / "empty").mkdir()
     with pytest.raises(BalcalError, match="a subfolder of images for each of at least two classes"):
-        dataset(f"folder:{place / 'empty'}")
-    (place / "bad.npz").write_bytes(b"PK nothing")
+        dataset(f"folder:{data_folder / 'empty'}")
+    (data_folder / "bad.npz").write_bytes(b"PK nothing")
     with pytest.raises(BalcalError, match="cannot be read"):
-        dataset(f"npz:{place / 'bad.npz'}")
-    np.save(place / "one.npy", np.zeros(3))
+        dataset(f"npz:{data_folder / 'bad.npz'}")
+    np.save(data_folder / "one.npy", np.zeros(3))
     with pytest.raises(BalcalError, match="is a single array"):
-        dataset(f"npz:{place / 'one.npy'}")
+        dataset(f"npz:{data_folder / 'one.npy'}")
 
 
-def test_a_folder_is_a_task(place, tmp_path, monkeypatch):
-    class_folders(place / "my pets", 100)
-    monkeypatch.chdir(place)
+def test_a_folder_is_a_task(data_folder, tmp_path, monkeypatch):
+    class_folders(data_folder / "my pets", 100)
+    monkeypatch.chdir(data_folder)
     asked = recipe("folder:my pets", "balcal+ts", 0, ["plan.epochs=1", "task.backbone=cnn-8", "plan.batch_size=16"])
-    assert asked.task.name == f"folder:{place / 'my pets'}", "the same name wherever one stands"
+    assert asked.task.name == f"folder:{data_folder / 'my pets'}", "the same name wherever one stands"
     assert asked.task.val_size == 12
     figures = train_recipe(asked, tmp_path / "runs", "cpu", quiet=True)
     run = Run.at(tmp_path / "runs" / asked.address())
@@ -180,9 +180,9 @@ def test_a_folder_is_a_task(place, tmp_path, monkeypatch):
     assert json.loads((run.path / "data.json").read_text())["roles"]["test"]["samples"] == 20
 
 
-def test_a_share_of_the_training_images(place):
-    class_folders(place / "pets", 100)
-    name = f"folder:{place / 'pets'}"
+def test_a_share_of_the_training_images(data_folder):
+    class_folders(data_folder / "pets", 100)
+    name = f"folder:{data_folder / 'pets'}"
     all_of_them = load_splits(task(name))
     few, more = (load_splits(recipe(name, "vanilla", 0, [f"task.train_size={n}"]).task) for n in (30, 42))
     assert (len(few.train), len(more.train)) == (30, 42)

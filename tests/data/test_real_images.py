@@ -1,4 +1,4 @@
-"""Real CIFAR images, where this machine has them, and what `balcal data` tells of them."""
+"""Real CIFAR images, where this machine has them, and what `balcal data` prints of them."""
 
 import hashlib
 import json
@@ -8,17 +8,16 @@ import numpy as np
 import pytest
 import torch
 from command_line import balcal_cli
-from data_files import class_folders, place
+from data_files import class_folders, data_folder
 from PIL import Image
 from shared_files import SHARED, needs
 
 from balcal import registry
-from balcal.data import known_files as sources
-from balcal.data.dataset import ImageSet, keep, split_off
+from balcal.data import known_files
 from balcal.data.download import CACHE, DATA, OFFLINE
 from balcal.evaluation.judge import load_splits
 
-__all__ = ["place"]
+__all__ = ["data_folder"]
 FOLDER = SHARED / "data"
 
 
@@ -75,46 +74,13 @@ def test_what_people_saw(real):
     for name, wrong in (("aggre", 0.090), ("random1", 0.172), ("random3", 0.176), ("worse", 0.402)):
         train, test = registry.dataset(f"cifar10n-{name}").load()
         assert float((train.labels != true).double().mean()) == pytest.approx(wrong, abs=1e-3)
-        assert test is row.load()[1], "judged by the truth"
+        assert test is row.load()[1], "the test part keeps the true labels"
 
 
 @needs(FOLDER / "textures32")
-def test_textures_are_for_judging_only(real):
+def test_textures_are_for_evaluation_only(real):
     train, test = registry.dataset("textures").load()
     assert (len(train), len(test)) == (0, 1200)
-
-
-def rows_only(n, num_classes):
-    """A set whose only pixel is its number, so that a split can be read off."""
-    numbers = torch.arange(n)
-    pixels = torch.stack([numbers % 256, numbers // 256], 1).to(torch.uint8)
-    return ImageSet(pixels[:, None, None, :], (numbers * 7) % num_classes)
-
-
-def numbers_of(part):
-    pixels = part.images[:, 0, 0].long()
-    return pixels[:, 0] + 256 * pixels[:, 1]
-
-
-@pytest.mark.parametrize(
-    ("num_classes", "golden"),
-    [(10, ("22fbb689aa429e95", "088d5a0610ee27b6")), (100, ("77e90630ed8ff7ba", "0b4fb649076ce318"))],
-    ids=["ten", "hundred"],
-)
-def test_splits_do_not_move_between_versions(num_classes, golden):
-    """Indices depend on seed and labels alone, so this holds for CIFAR as for these numbers."""
-    whole = rows_only(50_000, num_classes)
-    rest, held_out = split_off(whole, 7_500, num_classes, 1)
-    few = keep(rest, 5_000, num_classes, 3)
-    rows = [set(numbers_of(part).tolist()) for part in (rest, held_out, few)]
-    assert not rows[0] & rows[1]
-    assert rows[2] < rows[0]
-    assert rows[0] | rows[1] == set(range(50_000))
-    for part in (held_out, few):
-        assert part.labels.bincount(minlength=num_classes).unique().numel() == 1, "stratified"
-    assert set(numbers_of(split_off(whole, 7_500, num_classes, 2)[1]).tolist()) != rows[1], "seeded"
-    marks = tuple(hashlib.sha256(numbers_of(part).numpy().tobytes()).hexdigest()[:16] for part in (held_out, few))
-    assert marks == golden
 
 
 @needs(FOLDER / "cifar10")
@@ -156,14 +122,14 @@ def test_data_tells_what_is_there(real, tmp_path, capsys):
         assert picture.size[0] > 10 * 48
         assert len(np.unique(np.asarray(picture))) > 100
     code, out, _ = balcal_cli("data", "cifar10n-worse", "--json", capsys=capsys)
-    told = json.loads(out)
-    assert [stored["name"] for stored in told["stored"]] == ["cifar10", "cifar10n"]
-    assert told["stored"][0]["files"][0]["checksum"] == "as published"
+    stock = json.loads(out)
+    assert [stored["name"] for stored in stock["stored"]] == ["cifar10", "cifar10n"]
+    assert stock["stored"][0]["files"][0]["checksum"] == "as published"
 
 
-def test_data_of_ones_own(place, capsys, tmp_path):
-    class_folders(place / "pets", 60, side=60)
-    code, out, err = balcal_cli("data", f"folder:{place / 'pets'}", "--out", tmp_path / "s.png", capsys=capsys)
+def test_data_of_ones_own(data_folder, capsys, tmp_path):
+    class_folders(data_folder / "pets", 60, side=60)
+    code, out, err = balcal_cli("data", f"folder:{data_folder / 'pets'}", "--out", tmp_path / "s.png", capsys=capsys)
     assert code == 0, err
     assert "3 classes, 48 + 12 images of 60 x 60 pixels" in out
     assert "s.png: ten images of 3 classes" in out
@@ -171,12 +137,12 @@ def test_data_of_ones_own(place, capsys, tmp_path):
     assert json.loads(out)["task"]["roles"]["select"]["samples"] == 297
 
 
-def test_the_list_of_all_data(place, capsys):
+def test_the_list_of_all_data(data_folder, capsys):
     code, out, _ = balcal_cli("data", "--json", capsys=capsys)
     assert code == 0
-    told = json.loads(out)
-    assert told["fashion"]["state"] == "in the package"
-    assert told["cifar10"]["state"] == told["cifar10-c"]["state"] == "missing"
+    stock = json.loads(out)
+    assert stock["fashion"]["state"] == "in the package"
+    assert stock["cifar10"]["state"] == stock["cifar10-c"]["state"] == "missing"
     assert "cifar100" in balcal_cli("data", capsys=capsys)[1]
 
 
@@ -194,7 +160,7 @@ def test_the_list_of_all_data(place, capsys):
         (["data", "folder:nowhere"], ["there is no"]),
     ],
 )
-def test_missing_data_is_one_sentence(arguments, expected, place, tmp_path, capsys, monkeypatch):
+def test_missing_data_is_one_sentence(arguments, expected, data_folder, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code, out, err = balcal_cli(*arguments, "--offline", capsys=capsys)
     assert code == 1
@@ -206,9 +172,9 @@ def test_missing_data_is_one_sentence(arguments, expected, place, tmp_path, caps
     assert not list(tmp_path.glob("**/*.pt"))
 
 
-def test_a_refused_connection_is_the_same_sentence(place, capsys, monkeypatch):
+def test_a_refused_connection_is_the_same_sentence(data_folder, capsys, monkeypatch):
     monkeypatch.delenv(OFFLINE)
-    for download in sources.SVHN.forms[0].downloads:
+    for download in known_files.SVHN.forms[0].downloads:
         monkeypatch.setitem(download.__dict__, "urls", ("http://127.0.0.1:9/nobody",))
     code, _, err = balcal_cli("data", "svhn", capsys=capsys)
     assert code == 1

@@ -80,19 +80,19 @@ def test_whatever_is_passed_for_votes(both, votes, data, name):
 
 
 @law(
-    inside=st.lists(st.floats(), max_size=12),
-    outside=st.lists(st.floats(-2, 2), max_size=12),
+    id_scores=st.lists(st.floats(), max_size=12),
+    ood_scores=st.lists(st.floats(-2, 2), max_size=12),
     what=mostly(st.none(), odd),
     tpr=mostly(st.floats(0.01, 1), numbers),
 )
-def test_whatever_is_passed_for_scores(inside, outside, what, tpr):
-    inside = inside if what is None else what
+def test_whatever_is_passed_for_scores(id_scores, ood_scores, what, tpr):
+    id_scores = id_scores if what is None else what
     for name in OF_SCORES:
         more = {"tpr": tpr} if name == "fpr95" else {}
-        found = outcome(getattr(metrics, name), scores_in=inside, scores_out=outside, **more)
+        found = outcome(getattr(metrics, name), scores_in=id_scores, scores_out=ood_scores, **more)
         assert found is None or 0 <= found <= 1
         if found is not None and name == "auroc" and what is None:
-            pairs = [(a > b) + (a == b) / 2 for a in inside for b in outside]
+            pairs = [(a > b) + (a == b) / 2 for a in id_scores for b in ood_scores]
             assert math.isclose(found, sum(pairs) / len(pairs), abs_tol=1e-12)
 
 
@@ -107,20 +107,20 @@ def test_a_verdict_is_honest_and_valid_json(both, data, bins, resamples, seed):
     p, y = both
     resamples = resamples if not isinstance(resamples, int) or resamples < 1000 else 1000
     given, labels = data.draw(spoilt(p)), data.draw(answers(y, p.shape[1]))
-    judged = outcome(metrics.verdict, probs=given, labels=labels, bins=bins, resamples=resamples, seed=seed)
-    if judged is None:
+    verdict = outcome(metrics.verdict, probs=given, labels=labels, bins=bins, resamples=resamples, seed=seed)
+    if verdict is None:
         return
-    told = json.loads(json.dumps(judged.as_dict(), allow_nan=False))
-    assert metrics.Verdict.of(told) == judged
-    assert "nan" not in str(judged)
+    fields = json.loads(json.dumps(verdict.as_dict(), allow_nan=False))
+    assert metrics.Verdict.of(fields) == verdict
+    assert "nan" not in str(verdict)
     for name in ("accuracy", "gap", "ece", "nll", "brier"):
-        low, high = getattr(judged, f"{name}_interval")
+        low, high = getattr(verdict, f"{name}_interval")
         assert low <= high
-    assert judged.accuracy_interval[0] < judged.accuracy_interval[1], "there is always some doubt"
-    assert 0 <= judged.floor_mean <= 1
-    if judged.samples == 1:
-        assert judged.gap_interval[1] - judged.gap_interval[0] > 0.5
-        assert judged.ece_interval[1] > judged.ece_interval[0]
+    assert verdict.accuracy_interval[0] < verdict.accuracy_interval[1], "there is always some doubt"
+    assert 0 <= verdict.floor_mean <= 1
+    if verdict.samples == 1:
+        assert verdict.gap_interval[1] - verdict.gap_interval[0] > 0.5
+        assert verdict.ece_interval[1] > verdict.ece_interval[0]
 
 
 @law(
@@ -140,8 +140,8 @@ def test_a_comparison_has_two_sides(both, others, bins):
         one, two = getattr(there, name), getattr(back, name)
         assert math.isclose(one.value, -two.value, abs_tol=1e-9)
         assert one.low <= one.high
-    told = json.loads(json.dumps(there.as_dict(), allow_nan=False))
-    assert metrics.Comparison.of(told) == there
+    fields = json.loads(json.dumps(there.as_dict(), allow_nan=False))
+    assert metrics.Comparison.of(fields) == there
 
 
 @law(both=distributions(), data=st.data())

@@ -62,11 +62,13 @@ def test_damaged_files_are_refused_or_hold_predictions(name, steps, kind):
         found = outcome(read_arrays, str(path), str(labels) if name.endswith(".npy") else None, kind)
     if found is None:
         return
-    told = outcome(found.predictions)
-    assert told.log_probs.ndim == 2
-    assert len(told.labels) == len(told.log_probs)
-    assert 0 <= int(told.labels.min()) <= int(told.labels.max()) < told.log_probs.shape[1]
-    torch.testing.assert_close(told.log_probs.double().exp().sum(1), torch.ones(len(told)).double(), atol=2e-5, rtol=0)
+    predictions = outcome(found.predictions)
+    assert predictions.log_probs.ndim == 2
+    assert len(predictions.labels) == len(predictions.log_probs)
+    assert 0 <= int(predictions.labels.min()) <= int(predictions.labels.max()) < predictions.log_probs.shape[1]
+    torch.testing.assert_close(
+        predictions.log_probs.double().exp().sum(1), torch.ones(len(predictions)).double(), atol=2e-5, rtol=0
+    )
 
 
 @law(
@@ -81,9 +83,9 @@ def test_calibrating_files_writes_all_or_nothing(both, steps, method):
         held, other, out = (Path(folder, name) for name in ("held.npz", "other.npz", "out.npz"))
         np.savez(held, probs=p, labels=y)
         other.write_bytes(changed(WHOLE["plain.npz"], steps))
-        told = outcome(calibrate_arrays, str(held), method, str(other), None, None, out)
-        assert out.exists() == (told is not None)
-        if told is not None:
+        result = outcome(calibrate_arrays, str(held), method, str(other), None, None, out)
+        assert out.exists() == (result is not None)
+        if result is not None:
             written = np.load(out)
             assert np.abs(written["probs"].sum(1) - 1).max() < 1e-6
             assert {each.name for each in Path(folder).iterdir()} == {"held.npz", "other.npz", "out.npz"}

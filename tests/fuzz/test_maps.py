@@ -23,11 +23,11 @@ SETTINGS = {
 KEEPS_ORDER = ("ts", "ets", "isotonic")
 
 
-def checked(told, shape):
-    assert told.shape == shape
-    assert np.isfinite(told).all()
-    assert told.min() >= 0
-    assert np.abs(told.sum(1) - 1).max() < 1e-6
+def checked(probs, shape):
+    assert probs.shape == shape
+    assert np.isfinite(probs).all()
+    assert probs.min() >= 0
+    assert np.abs(probs.sum(1) - 1).max() < 1e-6
 
 
 @law(
@@ -48,16 +48,16 @@ def test_calibrators_are_right_or_refuse(method, inputs, both, scale, shift, dat
     fitted = outcome(calibrator.fit, data.draw(mostly(st.just(table), spoilt(table))), data.draw(answers(y, 3)))
     if fitted is None:
         return
-    told = outcome(calibrator.predict_proba, table)
-    if told is not None:
-        checked(told, table.shape)
+    probs = outcome(calibrator.predict_proba, table)
+    if probs is not None:
+        checked(probs, table.shape)
         if method in KEEPS_ORDER:
             top = table.max(1, keepdims=True)
             alone = ((table == top).sum(1) == 1) & (np.sort(table, 1)[:, -2] < top[:, 0] - 1e-6 * abs(top[:, 0]))
-            assert (told.argmax(1) == table.argmax(1))[alone].all()
-    told = outcome(calibrator.predict_proba, data.draw(mostly(spoilt(table), odd)))
-    if told is not None:
-        checked(told, (len(told), 3))
+            assert (probs.argmax(1) == table.argmax(1))[alone].all()
+    probs = outcome(calibrator.predict_proba, data.draw(mostly(spoilt(table), odd)))
+    if probs is not None:
+        checked(probs, (len(probs), 3))
     with np.errstate(all="ignore"):
         far = outcome(calibrator.predict_proba, table * 1e20 if inputs == "logits" else table)
     if far is not None:
@@ -118,27 +118,27 @@ json_values = st.recursive(
 )
 
 
-def places(told, path=()):
+def paths_into(value, path=()):
     """Every path into plain data."""
-    steps = told.items() if isinstance(told, dict) else enumerate(told) if isinstance(told, list) else ()
-    return [path] * bool(path) + [each for step, inner in steps for each in places(inner, (*path, step))]
+    steps = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path] * bool(path) + [each for step, inner in steps for each in paths_into(inner, (*path, step))]
 
 
 MONITOR = balcal.Monitor(np.linspace(0.5, 1, 200), np.arange(200) % 4 > 0)
 MONITOR.see(np.zeros(300))
-TOLD = json.dumps(MONITOR.as_dict())
+STATE = json.dumps(MONITOR.as_dict())
 
 
 @law(where=st.integers(0, 10**6), value=json_values, whole=mostly(st.just(False), st.just(True)))
 def test_states_that_are_none_are_refused(where, value, whole):
-    told = json.loads(TOLD)
-    paths = places(told)
+    state = json.loads(STATE)
+    paths = paths_into(state)
     *way, last = paths[where % len(paths)]
-    inner = told
+    inner = state
     for step in way:
         inner = inner[step]
     inner[last] = value
-    monitor = outcome(balcal.Monitor.of, value if whole else told)
+    monitor = outcome(balcal.Monitor.of, value if whole else state)
     if monitor is not None:
         assert isinstance(outcome(monitor.see, [0.5, 1.0]), list)
         json.dumps(monitor.as_dict(), allow_nan=False)

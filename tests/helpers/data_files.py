@@ -1,4 +1,4 @@
-"""Small files in the formats in which data sets are published, and places of a test's own to put them."""
+"""Small files in the formats in which data sets are published, and a folder to put them."""
 
 import hashlib
 import io
@@ -13,11 +13,11 @@ import pytest
 from PIL import Image
 
 from balcal.data.download import CACHE, DATA, OFFLINE, Download
-from balcal.data.locate import Stored
+from balcal.data.locate import StoredFiles
 
 
 @pytest.fixture
-def place(tmp_path, monkeypatch):
+def data_folder(tmp_path, monkeypatch):
     """A folder that BALCAL_DATA names, an empty cache, and no network."""
     folder = tmp_path / "data"
     folder.mkdir()
@@ -88,14 +88,14 @@ def sha256(path):
     return f"sha256:{hashlib.sha256(Path(path).read_bytes()).hexdigest()}"
 
 
-def like(stored, folder, archive=None, urls=()):
+def with_test_files(stored, folder, archive=None, urls=()):
     """The data set in one of its forms, for files that are not the published ones: their own checksums and sizes."""
     form = next(form for form in stored.forms if form.folder == folder)
     downloads = ()
     if archive:
         downloads = (Download(Path(archive).name, tuple(urls), sha256(archive)),)
     unknown = tuple((name, "") for name in form.names)
-    return Stored(stored.name, (replace(form, files=unknown, downloads=downloads),))
+    return StoredFiles(stored.name, (replace(form, files=unknown, downloads=downloads),))
 
 
 def cifar10_members(folder, kind, seed=0):
@@ -136,3 +136,7 @@ def class_folders(root, n=30, side=8, classes=("cat", "dog", "fox")):
 
 def debris(folder):
     return sorted(str(p.relative_to(folder)) for p in Path(folder).rglob("*")) if Path(folder).exists() else []
+
+
+def holds(part, pictures, labels):
+    return np.array_equal(part.images.numpy(), pictures) and part.labels.tolist() == list(labels)

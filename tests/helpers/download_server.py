@@ -1,37 +1,39 @@
-"""A server of the test's own that hands out files, interrupts, or stalls."""
+"""A local server that serves files, breaks off, or stalls."""
 
 import threading
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from data_files import cifar10_members, tarred
 
-from balcal.data import download as places
+from balcal.data import download
 from balcal.data.download import OFFLINE
 
 
-class Shop(BaseHTTPRequestHandler):
-    """Hands out `content`; as often as `interruptions` says it hangs up half-way."""
+class DownloadServer(BaseHTTPRequestHandler):
+    """Serves `content`. The first `interruptions` requests are broken off half-way."""
 
     content, interruptions, asked = b"", 0, 0
     stalled = None
     """an event that is set once half of a file has been sent; then nothing more comes"""
 
     def do_GET(self):
-        Shop.asked += 1
+        DownloadServer.asked += 1
         if self.path.startswith("/absent"):
             self.send_error(404)
             return
         self.send_response(200)
         self.send_header("Content-Length", str(len(self.content)))
         self.end_headers()
-        if Shop.stalled:
+        if DownloadServer.stalled:
             self.wfile.write(self.content[: len(self.content) // 2])
             self.wfile.flush()
-            Shop.stalled.set()
-            self.rfile.read(1)  # ends when the other side does
+            DownloadServer.stalled.set()
+            with suppress(ConnectionResetError):
+                self.rfile.read(1)  # ends when the other side does
             return
-        broken = Shop.asked <= Shop.interruptions
+        broken = DownloadServer.asked <= DownloadServer.interruptions
         self.wfile.write(self.content[: len(self.content) // 2] if broken else self.content)
 
     def log_message(self, *arguments):
@@ -39,13 +41,14 @@ class Shop(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def shop(monkeypatch):
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Shop)
+def server_url(monkeypatch):
+    server = ThreadingHTTPServer(("127.0.0.1", 0), DownloadServer)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
-    Shop.content, Shop.interruptions, Shop.asked, Shop.stalled = b"", 0, 0, None
+    DownloadServer.content, DownloadServer.stalled = b"", None
+    DownloadServer.interruptions = DownloadServer.asked = 0
     monkeypatch.delenv(OFFLINE, raising=False)
-    monkeypatch.setattr(places.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(download.time, "sleep", lambda seconds: None)
     for variable in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.delenv(variable, raising=False)
     yield f"http://127.0.0.1:{server.server_address[1]}"

@@ -3,6 +3,7 @@
 import numpy as np
 import torch
 
+from balcal.core import Predictions
 from balcal.metrics.inputs import TopLabels
 
 
@@ -26,3 +27,15 @@ def known(rng, n, accuracy=lambda conf: conf, shape=(6, 1), least=0.1):
     """Confidences from `least` to 1, right as often as `accuracy` says: perfectly calibrated, if it is not given."""
     conf = least + (1 - least) * rng.beta(*shape, n)
     return TopLabels(torch.from_numpy(conf), torch.from_numpy(rng.random(n) < accuracy(conf)))
+
+
+def over_confident(conf):
+    """The accuracy of a model that is over-confident by 5 %."""
+    return (conf - 0.05).clip(0, 1)
+
+
+def predictions_of(top):
+    """Twelve classes; the first is predicted with the given confidence, the second is the label where that is wrong."""
+    rest = (1 - top.conf) / 11
+    probs = torch.stack([top.conf, *[rest] * 11], 1)
+    return Predictions(probs.log(), (~top.right).long())

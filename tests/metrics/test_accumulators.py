@@ -13,7 +13,7 @@ from balcal import metrics
 from balcal.core import BalcalError
 from balcal.methods.temperature import solve_temperature
 from balcal.metrics.epoch_meter import TemperedNll, TopLabel
-from balcal.metrics.inputs import lift
+from balcal.metrics.inputs import finite_scores
 
 MAKERS = {
     "BinSums": metrics.BinSums,
@@ -109,7 +109,7 @@ def test_the_nll_after_a_temperature_needs_no_stored_predictions(volume):
     for mine, other in zip(first.tensors(), second.tensors(), strict=True):
         mine.add_(other)
     assert first.compute() == pytest.approx(whole.compute(), rel=1e-6)
-    best = lift(log_probs.double()) / solve_temperature(log_probs, y)
+    best = finite_scores(log_probs.double()) / solve_temperature(log_probs, y)
     exact = float(torch.nn.functional.cross_entropy(best, y))
     assert whole.compute() == pytest.approx(exact, rel=1e-3)
-    assert whole.compute() <= float(torch.nn.functional.cross_entropy(lift(log_probs), y)) + 1e-6
+    assert whole.compute() <= float(torch.nn.functional.cross_entropy(finite_scores(log_probs), y)) + 1e-6

@@ -32,20 +32,19 @@ def test_the_papers_adaptive_ece_by_a_loop(seed, make):
     for lo, hi in pairwise(edges):
         inside = (conf > lo) & (conf <= hi)
         total += abs((conf - right)[inside].sum())
-    told = found(p, y)["adaptive, paper"]
-    assert told.value == pytest.approx(total / 90, abs=1e-9)
+    assert found(p, y)["adaptive, paper"].value == pytest.approx(total / 90, abs=1e-9)
 
 
 def test_every_line_explains_itself_and_is_measured_against_ours():
     p, y = awkward(3)
     ours = metrics.ece(probs=p, labels=y)
-    told = audit(probs=p, labels=y)
-    for finding in told.findings:
+    report = audit(probs=p, labels=y)
+    for finding in report.findings:
         assert finding.why
         assert finding.difference == pytest.approx(finding.value - ours)
     assert found(p, y)["10 bins"].value == pytest.approx(metrics.ece(probs=p, labels=y, bins=10))
     assert found(p, y)["adaptive"].value == pytest.approx(metrics.adaptive_ece(probs=p, labels=y))
-    assert 0 < told.floor_mean < told.floor_high
+    assert 0 < report.floor_mean < report.floor_high
 
 
 def test_gaps_of_one_sign_make_bins_matter_not():

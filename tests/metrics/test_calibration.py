@@ -79,15 +79,15 @@ def test_debiasing_takes_off_what_noise_adds():
     plain, debiased, off = [], [], []
     for _ in range(300):
         conf = 0.5 + 0.5 * rng.random(500)
-        for shift, told in ((0.0, None), (0.10, off)):
+        for shift, shifted in ((0.0, None), (0.10, off)):
             right = rng.random(500) < conf - shift
             p = np.stack([conf, 1 - conf], 1)
             value = metrics.debiased_ece(probs=p, labels=(~right).astype(int))
-            if told is None:
+            if shifted is None:
                 debiased.append(value)
                 plain.append(metrics.ece(probs=p, labels=(~right).astype(int)))
             else:
-                told.append(value)
+                shifted.append(value)
     assert np.mean(plain) > 0.04
     assert np.mean(debiased) < 0.65 * np.mean(plain)
     assert np.mean(off) == pytest.approx(0.10, abs=0.005)

@@ -20,32 +20,32 @@ def fixture():
 
 def test_every_metric(fixture):
     p, y = fixture
-    told = metrics.summary(probs=p, labels=y)
-    assert told["accuracy"] == pytest.approx(0.9294, abs=1e-6)
-    assert told["ece"] == pytest.approx(0.0326, abs=5e-5)
-    for name, value in told.items():
+    figures = metrics.summary(probs=p, labels=y)
+    assert figures["accuracy"] == pytest.approx(0.9294, abs=1e-6)
+    assert figures["ece"] == pytest.approx(0.0326, abs=5e-5)
+    for name, value in figures.items():
         assert np.isfinite(value), name
         assert value == pytest.approx(getattr(metrics, name)(probs=p, labels=y), abs=1e-9), name
-    assert told["over_confidence"] + told["under_confidence"] == pytest.approx(told["ece"])
-    gap = told["mean_confidence"] - told["accuracy"]
+    assert figures["over_confidence"] + figures["under_confidence"] == pytest.approx(figures["ece"])
+    gap = figures["mean_confidence"] - figures["accuracy"]
     for name in ("ece", "adaptive_ece", "smooth_ece", "ks"):
-        assert gap - 1e-9 <= told[name] <= told["mce"]
+        assert gap - 1e-9 <= figures[name] <= figures["mce"]
     assert 0.8 < metrics.failure_auroc(probs=p, labels=y) < 1
 
 
 def test_the_verdict_and_the_audit(fixture):
     p, y = fixture
-    judged = metrics.verdict(probs=p, labels=y)
-    assert judged.kind == "over"
-    assert judged.floor_high < judged.ece_interval[0] < judged.ece < judged.ece_interval[1]
-    assert 0.002 < judged.floor_mean < 0.006
+    verdict = metrics.verdict(probs=p, labels=y)
+    assert verdict.kind == "over"
+    assert verdict.floor_high < verdict.ece_interval[0] < verdict.ece < verdict.ece_interval[1]
+    assert 0.002 < verdict.floor_mean < 0.006
     found = {f.name: f.value for f in audit(probs=p, labels=y).findings}
     assert found["Guo et al."] == pytest.approx(found["balcal"], abs=1e-6)
     assert found["torchmetrics"] == pytest.approx(0.0326, abs=5e-4)
 
 
 @pytest.mark.parametrize("method", [n for n, m in registry.table("methods").items() if set(m.changes) == {"posthoc"}])
-def test_every_calibrator_mends_it(fixture, method):
+def test_every_calibrator_improves_it(fixture, method):
     if method == "gamma":
         pytest.skip("gamma belongs to a model with two classifiers")
     p, y = fixture

@@ -105,9 +105,9 @@ def test_rows_that_are_off_are_divided_by_their_sum():
     p, y = draw(5, n=80)
     off = p * np.where(np.arange(80) % 2, 1.0, 1.009)[:, None]
     for name in OF_PREDICTIONS:
-        with pytest.warns(UserWarning, match=r"do not sum to one \(one is off by 0.009\): they are divided") as told:
+        with pytest.warns(UserWarning, match=r"do not sum to one \(one is off by 0.009\): they are divided") as warned:
             found = getattr(metrics, name)(probs=off, labels=y)
-        assert len(told) == 1
+        assert len(warned) == 1
         assert found == pytest.approx(getattr(metrics, name)(probs=p, labels=y), abs=1e-12), name
     with pytest.warns(UserWarning, match="divided by their sum"):
         assert metrics.verdict(log_probs=np.log(off), labels=y).nll == pytest.approx(metrics.nll(probs=p, labels=y))

@@ -136,9 +136,9 @@ def test_torchmetrics_guesses_whether_it_sees_logits():
 
 def test_auroc_of_torchmetrics():
     rng = np.random.default_rng(0)
-    inside, outside = rng.random(50) + 0.2, rng.random(50)
-    scores = np.r_[inside, outside] / 1.3
+    id_scores, ood_scores = rng.random(50) + 0.2, rng.random(50)
+    scores = np.r_[id_scores, ood_scores] / 1.3
     table = torch.from_numpy(np.stack([1 - scores, scores], 1))
     labels = torch.from_numpy(np.r_[np.ones(50, int), np.zeros(50, int)])
     expected = float(multiclass_auroc(table, labels, 2))
-    assert metrics.auroc(scores_in=inside, scores_out=outside) == pytest.approx(expected, abs=1e-6)
+    assert metrics.auroc(scores_in=id_scores, scores_out=ood_scores) == pytest.approx(expected, abs=1e-6)

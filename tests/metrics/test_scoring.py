@@ -62,5 +62,5 @@ def test_votes_must_be_votes(name, votes):
 def test_certainty_costs_nothing_not_less():
     """float32 may put a certain class a little above 1, and the logarithm of 1 may be -0."""
     lifted = np.array([[np.float32(1.0000001), 0.0]], dtype=np.float32)
-    for told in ({"probs": lifted}, {"log_probs": np.log(lifted + 1e-30)}, {"probs": [[1.0, 0.0]]}):
-        assert str(metrics.nll(**told, labels=[0])) == "0.0"
+    for predictions in ({"probs": lifted}, {"log_probs": np.log(lifted + 1e-30)}, {"probs": [[1.0, 0.0]]}):
+        assert str(metrics.nll(**predictions, labels=[0])) == "0.0"

@@ -8,17 +8,15 @@ import pytest
 import torch
 from command_line import balcal_cli
 from crash_points import sweep
-from data_files import images, like, place
-from download_server import Shop, archive, shop
+from data_files import data_folder, images, with_test_files
+from download_server import DownloadServer, archive, server_url
 from PIL import Image
 from runs_helper import trained
 
-from balcal.data import image_folders as decoded
-from balcal.data import known_files as sources
-from balcal.data import own_images as foreign
+from balcal.data import image_folders, known_files, own_images
 from balcal.data.locate import _read
 
-__all__ = ["archive", "place", "shop"]
+__all__ = ["archive", "data_folder", "server_url"]
 
 VOLATILE = {"log.txt", "environment.json", "seconds.json"}
 """when, where and how long: they differ between any two runs"""
@@ -133,9 +131,9 @@ def test_calibrating_files(tmp_path, cli):
     sweep(cli(*command, "--out", root / "new" / "calibrated.npz"), root, tmp_path / "c", remains)
 
 
-def test_fetching_and_unpacking(place, shop, archive, tmp_path):
-    Shop.content = archive.read_bytes()
-    stored = like(sources.CIFAR10, "cifar-10-batches-py", archive, [f"{shop}/small.tar.gz"])
+def test_fetching_and_unpacking(data_folder, server_url, archive, tmp_path):
+    DownloadServer.content = archive.read_bytes()
+    stored = with_test_files(known_files.CIFAR10, "cifar-10-batches-py", archive, [f"{server_url}/small.tar.gz"])
 
     def command():
         _read.cache_clear()
@@ -144,8 +142,8 @@ def test_fetching_and_unpacking(place, shop, archive, tmp_path):
     sweep(command, tmp_path / "cache", tmp_path / "c", remains)
 
 
-def test_the_cache_of_decoded_images(place, tmp_path, monkeypatch, capfd):
-    monkeypatch.setattr(decoded, "FEW", 5)
+def test_the_cache_of_decoded_images(data_folder, tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(image_folders, "FEW", 5)
     folder = tmp_path / "pets"
     for number in range(12):
         path = folder / "ab"[number % 2] / f"{number}.png"
@@ -154,8 +152,8 @@ def test_the_cache_of_decoded_images(place, tmp_path, monkeypatch, capfd):
     seen = []
 
     def command():
-        foreign._read.cache_clear()
-        (train, test), _ = foreign.folder_parts(folder, None)
+        own_images._read.cache_clear()
+        (train, test), _ = own_images.folder_parts(folder, None)
         seen.append(torch.cat([train.pick(torch.arange(len(train))), test.pick(torch.arange(len(test)))]))
         assert torch.equal(seen[0], seen[-1])
 

@@ -15,7 +15,7 @@ from balcal.core import BalcalError
 from balcal.data.batches import LoaderBatches
 from balcal.data.splits import hold_out
 from balcal.methods.temperature import solve_temperature
-from balcal.metrics.inputs import lift
+from balcal.metrics.inputs import finite_scores
 from balcal.recipe import Plan
 from balcal.runtime.checkpoints import Memory
 from balcal.runtime.progress import Progress
@@ -100,7 +100,7 @@ def test_late_asks_a_finished_run_for_the_epoch_that_calibrates_best(tmp_path):
     assert float(told.log_probs.gather(1, told.labels[:, None]).mean()) == pytest.approx(
         -records[late]["val_nll"], 1e-5
     )
-    tempered = lift(told.log_probs.double()) / solve_temperature(told.log_probs, told.labels)
+    tempered = finite_scores(told.log_probs.double()) / solve_temperature(told.log_probs, told.labels)
     nll = float(torch.nn.functional.cross_entropy(tempered, told.labels))
     assert records[late]["val_nll_ts"] == pytest.approx(nll, rel=1e-3)
 

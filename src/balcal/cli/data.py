@@ -8,8 +8,8 @@ from typing import Any
 from balcal import registry
 from balcal.core import BalcalError
 from balcal.data.dataset import Dataset
-from balcal.data.locate import Stored, verify
-from balcal.data.own_images import is_foreign
+from balcal.data.locate import StoredFiles, verify
+from balcal.data.own_images import is_own_images
 from balcal.data.published_corruptions import SHIFTS, Shift
 from balcal.data.splits import manifest, overlap_sentences
 from balcal.evaluation.judge import load_splits
@@ -27,9 +27,9 @@ def take_stock(name: str, sheet: Path | None = None) -> Stock:
         if sheet:
             raise BalcalError(f"`{name}` holds the test images of `{SHIFTS[name].of}`, corrupted: ask for its sheet")
         return _stock_of_shift(SHIFTS[name])
-    if not is_foreign(name) and name not in tasks and name not in datasets:
+    if not is_own_images(name) and name not in tasks and name not in datasets:
         raise BalcalError(unknown("task or data set", name, {*tasks, *datasets, *SHIFTS}))
-    task = registry.task(name) if is_foreign(name) or name in tasks else None
+    task = registry.task(name) if is_own_images(name) or name in tasks else None
     dataset = registry.dataset(task.dataset if task else name)
     train, test = dataset.load()
     told = _described(dataset) | {"stored": [_files_of(stored) for stored in dataset.stored]}
@@ -67,7 +67,7 @@ def _stock_of_shift(shift: Shift) -> Stock:
     return {"dataset": shift.name, "of": shift.of, "licence": shift.licence, "source": shift.source, "stored": [files]}
 
 
-def _files_of(stored: Stored[Any]) -> Stock:
+def _files_of(stored: StoredFiles[Any]) -> Stock:
     found = stored.locate()
     verify(found.form, found.path)
     files = [

@@ -13,9 +13,10 @@ import torch
 
 from balcal.core import BalcalError, Predictions
 from balcal.evaluation.prediction_files import read_source
+from balcal.metrics.comparison import Comparison, compare
 from balcal.metrics.inputs import read_predictions
 from balcal.metrics.scoring import losses
-from balcal.metrics.verdict import Comparison, Verdict, compare, verdict
+from balcal.metrics.verdict import Verdict, verdict
 from balcal.posthoc import spec_of
 from balcal.runtime.files import write_atomic
 

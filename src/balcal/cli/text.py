@@ -132,7 +132,8 @@ def show_metric(name: str, metric: Any, as_json: bool) -> None:
 
 def print_figures(figures: dict[str, Any], as_json: bool) -> None:
     from balcal.data.splits import overlap_sentences
-    from balcal.metrics.verdict import Comparison, Verdict
+    from balcal.metrics.comparison import Comparison
+    from balcal.metrics.verdict import Verdict
 
     if as_json:
         print_json(figures)

@@ -1,6 +1,6 @@
-"""Batches for the loop. Position (epoch, step) decides everything about a batch: order, crops, flips.
+"""Batches for the training loop. The position (epoch, step) decides everything about a batch: order, crops, flips.
 
-A run in several processes asks for the same batches as a run in one; each process takes its own share of every batch.
+A run in several processes has the same batches as a run in one. Each process takes its share of every batch.
 """
 
 from __future__ import annotations
@@ -20,33 +20,33 @@ if TYPE_CHECKING:
     from balcal.data.dataset import Dataset, ImageSet
 
 Batch = tuple[Tensor, Tensor]
-AT_ONCE = 1 << 19
-"""pixels to prepare in one go: small batches are made several at a time, which costs less than one by one"""
+PIXELS_AT_ONCE = 1 << 19
+"""pixels to prepare at once: making several small batches together costs less than one by one"""
 
 
 class Batches(Protocol):
     """A source of (images, labels); `len` is the number of batches in an epoch."""
 
     checked: ClassVar[bool]
-    """whether images and labels are known to be sound, so that nobody needs to look again"""
+    """whether images and labels are known to be valid, so that the loop need not check them"""
 
     def __len__(self) -> int: ...
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]: ...
     def share(self, labels: Tensor) -> float:
-        """This process's part of a batch relative to an even one: unequal parts must not count equally."""
+        """The weight of this process's part of a batch: its size relative to an even part."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class Pixels:
-    """From bytes (N, H, W, C) to what the network sees: cropped and flipped if asked, normalised, (N, C, H, W)."""
+    """From bytes (N, H, W, C) to the network's input (N, C, H, W): augmented if asked, normalised."""
 
     scale: Tensor
     shift: Tensor
     augment: str = "none"
     pad: int = 4
     side: int | None = None
-    """to resize to, after all else"""
+    """if set, images are resized to it last"""
 
     @staticmethod
     def of(dataset: Dataset, device: torch.device, augment: str = "none", side: int | None = None) -> Pixels:
@@ -80,7 +80,7 @@ class Pixels:
 class MemoryBatches:
     """Batches of an image set in memory: shuffled and augmented when there is a seed, in order and plain when not."""
 
-    checked: ClassVar[bool] = True  # bytes cannot be NaN, and labels were looked at when they were loaded
+    checked: ClassVar[bool] = True  # bytes cannot be NaN, and labels are checked when they are loaded
     data: ImageSet
     pixels: Pixels
     batch_size: int
@@ -98,7 +98,7 @@ class MemoryBatches:
 
     def __len__(self) -> int:
         if self.seed is not None and len(self.data) >= self.batch_size:
-            return len(self.data) // self.batch_size  # full batches only; another few images sit out each epoch
+            return len(self.data) // self.batch_size  # full batches only; each epoch leaves out a few other images
         return math.ceil(len(self.data) / self.batch_size)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
@@ -107,7 +107,7 @@ class MemoryBatches:
         if self.seed is not None:
             order = torch.randperm(n, generator=generator(self.seed, "order", epoch))
             draws = torch.rand(n, 3, generator=generator(self.seed, "augment", epoch))
-        together = max(1, AT_ONCE // (self.batch_size * self.data.store[0].numel()))
+        together = max(1, PIXELS_AT_ONCE // (self.batch_size * self.data.store[0].numel()))
         for first in range(start, len(self), together):
             steps = range(first, min(first + together, len(self)))
             mine = [slice(i * self.batch_size + self.rank, min((i + 1) * self.batch_size, n), self.size) for i in steps]
@@ -123,7 +123,7 @@ class MemoryBatches:
 
 @dataclass(frozen=True, eq=False)
 class LoaderBatches:
-    """Somebody's own loader of (x, y). Its shuffling is made a function of (seed, epoch) by seeding torch for it."""
+    """Batches of a user's loader of (x, y). Seeding torch makes its shuffling a function of (seed, epoch)."""
 
     checked: ClassVar[bool] = False
     loader: Iterable[Any]
@@ -150,7 +150,7 @@ class LoaderBatches:
 
 
 def pairs(loader: Iterable[Any]) -> Iterator[Batch]:
-    """What a loader gives, looked at and counted: a loss over fewer batches than it promises would be a wrong one."""
+    """The batches of a loader, checked and counted: with fewer than it promises, the loss would be wrong."""
     try:
         promised = len(loader)  # type: ignore[arg-type]
     except TypeError:

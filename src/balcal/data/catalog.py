@@ -1,4 +1,4 @@
-"""One row per data set: what it is, what it weighs, where it comes from. `sources.py` has its files and checksums."""
+"""The data sets, one row each: classes, sizes, licence, source. `known_files.py` has their files and checksums."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from balcal.data import known_files as sources
+from balcal.data import known_files
 from balcal.data.cifar import Relabelled, soft_labels
 from balcal.data.corruptions import ROTATION
-from balcal.data.dataset import Dataset, ImageSet, Parts, read_mosaic
+from balcal.data.dataset import Dataset, ImageSet, Parts
+from balcal.data.decoding import read_mosaic
 from balcal.data.image_folders import subfolders, tiny_names
 
 __all__ = ["DATASETS", "Dataset"]
@@ -36,7 +37,7 @@ TEXTURES = (
 
 @cache
 def fashion() -> Parts:
-    """12,000 images of Fashion-MNIST that travel with the package."""
+    """12,000 images of Fashion-MNIST, inside the package."""
     with np.load(EMBEDDED / "fashion-labels.npz") as labels:
         parts = [(part, torch.from_numpy(labels[part].astype(np.int64))) for part in ("train", "test")]
     train, test = (
@@ -59,17 +60,17 @@ def digits() -> Parts:
 
 
 def _tiny_names() -> tuple[str, ...]:
-    return tuple(tiny_names(sources.TINY_IMAGENET.locate().path))
+    return tuple(tiny_names(known_files.TINY_IMAGENET.locate().path))
 
 
 def _synsets() -> tuple[str, ...]:
-    return tuple(subfolders(sources.IMAGENET.locate().path / "train"))
+    return tuple(subfolders(known_files.IMAGENET.locate().path / "train"))
 
 
 CIFAR10 = Dataset(
     "cifar10",
     THINGS,
-    sources.CIFAR10,
+    known_files.CIFAR10,
     mean=(0.4914, 0.4822, 0.4465),
     std=(0.2470, 0.2435, 0.2616),
     sizes=(50_000, 10_000),
@@ -78,16 +79,16 @@ CIFAR10 = Dataset(
     source="https://www.cs.toronto.edu/~kriz/cifar.html",
     augment="crop+flip",
     ood=("svhn", "cifar100", "textures"),
-    votes=partial(soft_labels, sources.CIFAR10H),
+    votes=partial(soft_labels, known_files.CIFAR10H),
 )
 
 
 def _cifar10n(name: str, wrong: str) -> Dataset:
-    """The images of CIFAR-10 with training labels by people in a hurry; validation labels are such too."""
+    """CIFAR-10 with noisy training labels by people. The validation split has them too, the test part does not."""
     return Dataset(
         f"cifar10n-{name}",
         THINGS,
-        Relabelled(sources.CIFAR10, sources.CIFAR10N, name),
+        Relabelled(known_files.CIFAR10, known_files.CIFAR10N, name),
         mean=CIFAR10.mean,
         std=CIFAR10.std,
         sizes=CIFAR10.sizes,
@@ -139,7 +140,7 @@ DATASETS = {
         Dataset(
             "cifar100",
             tuple(HUNDRED.split()),
-            sources.CIFAR100,
+            known_files.CIFAR100,
             mean=(0.5071, 0.4865, 0.4409),
             std=(0.2673, 0.2564, 0.2762),
             sizes=(50_000, 10_000),
@@ -152,7 +153,7 @@ DATASETS = {
         Dataset(
             "svhn",
             DIGITS,
-            sources.SVHN,
+            known_files.SVHN,
             mean=(0.4377, 0.4438, 0.4728),
             std=(0.1980, 0.2010, 0.1970),
             sizes=(73_257, 26_032),
@@ -165,7 +166,7 @@ DATASETS = {
         Dataset(
             "tiny-imagenet",
             tuple(f"class {k}" for k in range(200)),
-            sources.TINY_IMAGENET,
+            known_files.TINY_IMAGENET,
             mean=(0.4802, 0.4481, 0.3975),
             std=(0.2770, 0.2691, 0.2821),
             sizes=(100_000, 10_000),
@@ -178,7 +179,7 @@ DATASETS = {
         Dataset(
             "imagenet",
             tuple(f"class {k}" for k in range(1000)),
-            sources.IMAGENET,
+            known_files.IMAGENET,
             mean=(0.485, 0.456, 0.406),
             std=(0.229, 0.224, 0.225),
             sizes=(1_281_167, 50_000),
@@ -191,13 +192,13 @@ DATASETS = {
         Dataset(
             "textures",
             TEXTURES,
-            sources.TEXTURES,
+            known_files.TEXTURES,
             mean=(0.5, 0.5, 0.5),
             std=(0.25, 0.25, 0.25),
             sizes=(0, 1_200),
             side=32,
             licence="Describable Textures Dataset: for research",
-            source="ten classes of DTD at 32 x 32 pixels, for judging only",
+            source="ten classes of DTD at 32 x 32 pixels, for evaluation only",
         ),
     )
 }

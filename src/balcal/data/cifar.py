@@ -1,8 +1,8 @@
-"""Pickles of strangers. A pickle is a program; this runs only those that build arrays, lists, dicts and strings.
-
-CIFAR-10 and CIFAR-100 (Krizhevsky 2009): the authors' two formats, and mosaics. Labels that people gave to CIFAR-10.
+"""CIFAR-10 and CIFAR-100 (Krizhevsky 2009) in the authors' two formats and as mosaics, and people's labels of CIFAR-10.
 
 A mosaic is one picture of tiles, a hundred to a row, image i in tile i; `labels.npz` beside it has the labels.
+
+A pickle is a program. `unpickle` runs only those that build arrays, lists, dicts and strings.
 """
 
 from __future__ import annotations
@@ -20,51 +20,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from balcal.core import BalcalError
-from balcal.data.dataset import ImageSet, Parts, read_mosaic
-from balcal.data.locate import Stored
-
-
-def _empty_array(kind: Any, shape: Any, dtype: Any) -> NDArray[Any]:
-    return np.ndarray((0,), np.uint8)  # its content follows in the pickle; asking for more now could fill the memory
-
-
-def _encoded(text: str, encoding: str) -> bytes:
-    if encoding != "latin1":
-        raise pickle.UnpicklingError(f"bytes as text in {encoding!r}")
-    return text.encode("latin1")
-
-
-ALLOWED: dict[tuple[str, str], Any] = {
-    ("numpy.core.multiarray", "_reconstruct"): _empty_array,
-    ("numpy._core.multiarray", "_reconstruct"): _empty_array,
-    ("numpy", "ndarray"): "ndarray",  # only ever an argument of the above
-    ("numpy", "dtype"): np.dtype,
-    ("_codecs", "encode"): _encoded,  # how Python 3 writes bytes for Python 2
-}
-
-
-class _Cautious(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        try:
-            return ALLOWED[module, name]
-        except KeyError:
-            raise pickle.UnpicklingError(
-                f"it asks for `{module}.{name}`, which data has no use for: it may be malicious"
-            ) from None
-
-
-def unpickle(file: IO[bytes]) -> Any:
-    """What the pickle builds, strings of Python 2 as bytes.
-
-    >>> import io
-    >>> unpickle(io.BytesIO(pickle.dumps({"labels": [1, 2]})))
-    {'labels': [1, 2]}
-    """
-    try:
-        return _Cautious(file, encoding="bytes").load()
-    except (AttributeError, MemoryError, OverflowError) as error:
-        raise pickle.UnpicklingError(f"it is damaged ({type(error).__name__})") from None
-
+from balcal.data.dataset import ImageSet, Parts
+from balcal.data.decoding import read_mosaic
+from balcal.data.locate import StoredFiles
 
 PIXELS = 3 * 32 * 32
 
@@ -127,7 +85,7 @@ def mosaics(folder: Path) -> Parts:
 
 
 def textures(folder: Path) -> Parts:
-    """A set that is only ever judged on: its training part is empty."""
+    """A set for evaluation only: its training part is empty."""
     with np.load(folder / "labels.npz", allow_pickle=False) as labels:
         test = image_set(read_mosaic(folder / "textures.webp", 32, "RGB")[: len(labels["texture"])], labels["texture"])
     return test.take(torch.arange(0)), test
@@ -139,7 +97,7 @@ def _tiles(folder: Path, part: str) -> NDArray[np.uint8]:
 
 
 def read_votes(folder: Path) -> NDArray[np.float64]:
-    """(N, K): what share of the people who were asked saw which class."""
+    """(N, K): the share of people who saw each class."""
     if (folder / "cifar10h.npz").exists():
         with np.load(folder / "cifar10h.npz", allow_pickle=False) as arrays:
             counts = arrays["counts"]
@@ -150,7 +108,7 @@ def read_votes(folder: Path) -> NDArray[np.float64]:
 
 
 def read_noisy(folder: Path) -> dict[str, NDArray[np.int64]]:
-    """By name: aggre, worse, random1, random2, random3."""
+    """Noisy training labels by name: aggre, worse, random1, random2, random3."""
     if (folder / "cifar10n.npz").exists():
         with np.load(folder / "cifar10n.npz", allow_pickle=False) as arrays:
             found = dict(arrays)
@@ -165,14 +123,14 @@ def read_noisy(folder: Path) -> dict[str, NDArray[np.int64]]:
 
 @dataclass(frozen=True)
 class Relabelled:
-    """Training labels by people in a hurry; the test part keeps the true ones."""
+    """CIFAR-10 with noisy training labels by people; the test part keeps the true ones."""
 
-    images: Stored[Parts]
-    labels: Stored[dict[str, NDArray[np.int64]]]
+    images: StoredFiles[Parts]
+    labels: StoredFiles[dict[str, NDArray[np.int64]]]
     name: str
 
     @property
-    def stored(self) -> tuple[Stored[Any], ...]:
+    def stored(self) -> tuple[StoredFiles[Any], ...]:
         return self.images, self.labels
 
     def __call__(self) -> Parts:
@@ -186,5 +144,47 @@ class Relabelled:
         return ImageSet(train.store, noisy, train.rows), test
 
 
-def soft_labels(votes: Stored[NDArray[np.float64]]) -> Tensor:
+def soft_labels(votes: StoredFiles[NDArray[np.float64]]) -> Tensor:
     return torch.from_numpy(votes())
+
+
+def _empty_array(kind: Any, shape: Any, dtype: Any) -> NDArray[Any]:
+    return np.ndarray((0,), np.uint8)  # its content follows in the pickle; asking for more now could fill the memory
+
+
+def _encoded(text: str, encoding: str) -> bytes:
+    if encoding != "latin1":
+        raise pickle.UnpicklingError(f"bytes as text in {encoding!r}")
+    return text.encode("latin1")
+
+
+ALLOWED: dict[tuple[str, str], Any] = {
+    ("numpy.core.multiarray", "_reconstruct"): _empty_array,
+    ("numpy._core.multiarray", "_reconstruct"): _empty_array,
+    ("numpy", "ndarray"): "ndarray",  # only ever an argument of the above
+    ("numpy", "dtype"): np.dtype,
+    ("_codecs", "encode"): _encoded,  # how Python 3 writes bytes for Python 2
+}
+
+
+class _SafeUnpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        try:
+            return ALLOWED[module, name]
+        except KeyError:
+            raise pickle.UnpicklingError(
+                f"it asks for `{module}.{name}`, which data has no use for: it may be malicious"
+            ) from None
+
+
+def unpickle(file: IO[bytes]) -> Any:
+    """The object in the pickle, with strings of Python 2 as bytes.
+
+    >>> import io
+    >>> unpickle(io.BytesIO(pickle.dumps({"labels": [1, 2]})))
+    {'labels': [1, 2]}
+    """
+    try:
+        return _SafeUnpickler(file, encoding="bytes").load()
+    except (AttributeError, MemoryError, OverflowError) as error:
+        raise pickle.UnpicklingError(f"it is damaged ({type(error).__name__})") from None

@@ -1,8 +1,8 @@
-"""Archives of strangers, unpacked with suspicion: whole or not at all, and never outside their own folder.
+"""Find, fetch and unpack files: the folders to look in, downloads with a checksum, archives that are not trusted.
 
-Where data is looked for, how it is fetched, and how a file is known to be the right one.
-
-First the folders that BALCAL_DATA names, then our cache, where downloads go. BALCAL_OFFLINE=1 forbids the network.
+We look in the folders that BALCAL_DATA names, then in our cache, where downloads go. BALCAL_OFFLINE=1 forbids the
+network. A download is kept only if it has the published checksum. An archive is unpacked whole or not at all, and never
+outside its own folder.
 """
 
 from __future__ import annotations
@@ -27,16 +27,21 @@ from balcal.core import BalcalError
 from balcal.runtime.files import new_folder, sweep_abandoned
 from balcal.runtime.names import plain
 
+DATA, CACHE, OFFLINE = "BALCAL_DATA", "BALCAL_CACHE", "BALCAL_OFFLINE"
+RETRIES = 2
+"""further tries after a transfer that broke off or arrived damaged"""
+TIMEOUT = (10, 60)
+"""seconds to connect, and to wait for the next piece"""
 Member = tuple[str, int, IO[bytes] | None]
-"""name, declared size, and content; a folder has none"""
+"""of an archive: name, declared size, and content; a folder has none"""
 
 
-class Refused(Exception):
+class BadArchive(Exception):
     """What is wrong with an archive."""
 
 
 DAMAGED = (
-    Refused,
+    BadArchive,
     tarfile.TarError,
     zipfile.BadZipFile,
     gzip.BadGzipFile,
@@ -44,104 +49,22 @@ DAMAGED = (
     EOFError,
     NotImplementedError,  # of zipfile, for an unknown kind of compression
 )
-
-
-def unpack(archive: Path, folder: str, target: Path, needs: Iterable[str]) -> None:
-    """Unpack `archive`, whose one folder is `folder` and holds what is needed, so that this folder becomes `target`."""
-    needed = list(needs)
-    with unfinished(target) as beside:
-        try:
-            beside.mkdir()
-            members = _zip_members(archive) if archive.suffix == ".zip" else _tar_members(archive)
-            for name, size, content in members:
-                _place(beside, name, size, content)
-            if missing := missing_of(beside / folder, needed):
-                raise Refused(f"it has no {folder}/{missing[0]}")
-        except DAMAGED as error:
-            raise BalcalError(f"{archive} is refused: {error}; nothing of it was kept, so fetch it anew") from None
-        if target.is_dir() and missing_of(target, needed):
-            os.rename(target, beside.with_name("incomplete"))  # and is removed with what is left here
-        try:
-            os.rename(beside / folder, target)
-        except OSError:
-            if not target.is_dir() or missing_of(target, needed):
-                raise  # else another process has just unpacked the same archive
-
-
-def missing_of(folder: Path, needed: Iterable[str]) -> list[str]:
-    """What a folder lacks: files or folders, and nothing that could be waited for in vain, such as a pipe."""
-    return [name for name in needed if not ((folder / name).is_file() or (folder / name).is_dir())]
-
-
-def _place(root: Path, name: str, size: int, content: IO[bytes] | None) -> None:
-    path = root / safe_name(name)
-    if content is None:
-        path.mkdir(parents=True, exist_ok=True)
-        return
-    if size > shutil.disk_usage(root).free:
-        raise Refused(f"`{name}` says it has {size:,} bytes, which is more than the disk has room for")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with content, open(path, "wb") as file:
-        shutil.copyfileobj(content, file, 1 << 20)
-        if file.tell() != size:
-            raise Refused(f"`{name}` has {file.tell():,} bytes instead of {size:,}: the archive is cut off")
-
-
-def safe_name(name: str) -> PurePosixPath:
-    """A member's path if it stays inside, or an error.
-
-    >>> safe_name("./cifar/train").parts
-    ('cifar', 'train')
-    >>> safe_name("../../etc/passwd")
-    Traceback (most recent call last):
-    balcal.data.download.Refused: `../../etc/passwd` leads out of its folder
-    """
-    path = PurePosixPath(name)
-    windows = "\\" in name or ":" in name  # a drive or a separator there, a character without meaning here
-    if path.is_absolute() or ".." in path.parts or windows or "\0" in name:
-        raise Refused(f"`{name}` leads out of its folder")
-    return path
-
-
-def _tar_members(archive: Path) -> Iterator[Member]:
-    with tarfile.open(archive) as tar:
-        for member in tar:
-            if not (member.isreg() or member.isdir()):
-                raise Refused(f"`{member.name}` is neither a file nor a folder but a link or a device")
-            yield member.name, member.size, tar.extractfile(member)
-
-
-def _zip_members(archive: Path) -> Iterator[Member]:
-    with zipfile.ZipFile(archive) as zipped:
-        for member in zipped.infolist():
-            kind = stat.S_IFMT(member.external_attr >> 16)
-            if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
-                raise Refused(f"`{member.filename}` is neither a file nor a folder but a link or a device")
-            if member.flag_bits & 1:
-                raise Refused(f"`{member.filename}` is encrypted")
-            yield member.filename, member.file_size, None if member.is_dir() else zipped.open(member)
-
-
-DATA, CACHE, OFFLINE = "BALCAL_DATA", "BALCAL_CACHE", "BALCAL_OFFLINE"
-RETRIES = 2
-"""further tries after a transfer that broke off or arrived damaged"""
-TIMEOUT = (10, 60)
-"""seconds to connect, and to wait for the next piece"""
+"""what reading a damaged archive raises"""
 
 
 def cache() -> Path:
-    """The folder that is ours to write to: BALCAL_CACHE, or the platform's own place for such things."""
-    if told := os.environ.get(CACHE):
-        return Path(told).expanduser()
+    """The folder that we write to: BALCAL_CACHE, or the platform's cache folder."""
+    if named := os.environ.get(CACHE):
+        return Path(named).expanduser()
     import pooch
 
     return Path(pooch.os_cache("balcal"))
 
 
-def places() -> list[Path]:
-    """Where to look, in this order."""
-    told = os.environ.get(DATA, "").split(os.pathsep)
-    return [*(Path(place).expanduser() for place in told if place.strip()), cache()]
+def data_folders() -> list[Path]:
+    """Where to look for data, in this order."""
+    named = os.environ.get(DATA, "").split(os.pathsep)
+    return [*(Path(folder).expanduser() for folder in named if folder.strip()), cache()]
 
 
 def offline() -> bool:
@@ -150,9 +73,9 @@ def offline() -> bool:
 
 @contextmanager
 def unfinished(target: Path) -> Iterator[Path]:
-    """A name to work under, beside the target. Whatever is left there at the end is removed: rename what is complete.
+    """A path to write to, beside the target. Rename it to the target when it is complete: what is left is removed.
 
-    The cache may be shared with other hosts: what any of them is still at work on stays.
+    The cache may be shared with other hosts. Files that they are still writing stay.
     """
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -191,7 +114,7 @@ class Download:
 
 
 def fetch(download: Download, into: Path) -> Path:
-    """The file, in the folder `into`, with the right checksum: or nothing, and an error that says why."""
+    """Download a file to the folder `into`. If it cannot be had with the right checksum, nothing is kept."""
     if offline():
         raise BalcalError(f"{download.name} may not be fetched: {OFFLINE} is set")
     target = into / download.name
@@ -209,7 +132,7 @@ def fetch(download: Download, into: Path) -> Path:
 
 
 def _transferred(url: str, checksum: str, beside: Path) -> str | None:
-    """Fetch a file, with some patience; why it could not be had, if so."""
+    """Download a file, with retries. Returns the reason if that failed."""
     import pooch
     from requests.exceptions import RequestException
 
@@ -233,7 +156,7 @@ def _transferred(url: str, checksum: str, beside: Path) -> str | None:
 
 
 def _why(error: Exception) -> tuple[str, bool]:
-    """In a few words, and whether to try again: a transfer that broke off may succeed, an absent server will not."""
+    """The reason in a few words, and whether another try may succeed."""
     from requests.exceptions import ChunkedEncodingError, HTTPError
 
     if isinstance(error, ChunkedEncodingError):
@@ -244,7 +167,7 @@ def _why(error: Exception) -> tuple[str, bool]:
 
 
 class _Bar:
-    """What pooch asks of a progress bar, drawn by rich, on terminals only."""
+    """A progress bar with the interface that pooch asks for, drawn by rich, on terminals only."""
 
     def __init__(self, title: str) -> None:
         self._bar: Any = None
@@ -280,3 +203,79 @@ class _Bar:
         if self._bar:
             self._bar.stop()
             self._bar = None
+
+
+def unpack(archive: Path, folder: str, target: Path, needs: Iterable[str]) -> None:
+    """Unpack `archive` so that the folder `folder` in it becomes `target`. It must hold the files that it `needs`."""
+    needed = list(needs)
+    with unfinished(target) as beside:
+        try:
+            beside.mkdir()
+            members = _zip_members(archive) if archive.suffix == ".zip" else _tar_members(archive)
+            for name, size, content in members:
+                _write_member(beside, name, size, content)
+            if missing := missing_of(beside / folder, needed):
+                raise BadArchive(f"it has no {folder}/{missing[0]}")
+        except DAMAGED as error:
+            raise BalcalError(f"{archive} is refused: {error}; nothing of it was kept, so fetch it anew") from None
+        if target.is_dir() and missing_of(target, needed):
+            os.rename(target, beside.with_name("incomplete"))  # and is removed with what is left here
+        try:
+            os.rename(beside / folder, target)
+        except OSError:
+            if not target.is_dir() or missing_of(target, needed):
+                raise  # else another process has just unpacked the same archive
+
+
+def missing_of(folder: Path, needed: Iterable[str]) -> list[str]:
+    """The names that a folder lacks, as a file or as a folder. A pipe, which could block a reader, does not count."""
+    return [name for name in needed if not ((folder / name).is_file() or (folder / name).is_dir())]
+
+
+def _write_member(root: Path, name: str, size: int, content: IO[bytes] | None) -> None:
+    path = root / safe_name(name)
+    if content is None:
+        path.mkdir(parents=True, exist_ok=True)
+        return
+    if size > shutil.disk_usage(root).free:
+        raise BadArchive(f"`{name}` says it has {size:,} bytes, which is more than the disk has room for")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with content, open(path, "wb") as file:
+        shutil.copyfileobj(content, file, 1 << 20)
+        if file.tell() != size:
+            raise BadArchive(f"`{name}` has {file.tell():,} bytes instead of {size:,}: the archive is cut off")
+
+
+def safe_name(name: str) -> PurePosixPath:
+    """The path of a member, if it stays inside its folder; else an error.
+
+    >>> safe_name("./cifar/train").parts
+    ('cifar', 'train')
+    >>> safe_name("../../etc/passwd")
+    Traceback (most recent call last):
+    balcal.data.download.BadArchive: `../../etc/passwd` leads out of its folder
+    """
+    path = PurePosixPath(name)
+    windows = "\\" in name or ":" in name  # a drive or a separator there, a character without meaning here
+    if path.is_absolute() or ".." in path.parts or windows or "\0" in name:
+        raise BadArchive(f"`{name}` leads out of its folder")
+    return path
+
+
+def _tar_members(archive: Path) -> Iterator[Member]:
+    with tarfile.open(archive) as tar:
+        for member in tar:
+            if not (member.isreg() or member.isdir()):
+                raise BadArchive(f"`{member.name}` is neither a file nor a folder but a link or a device")
+            yield member.name, member.size, tar.extractfile(member)
+
+
+def _zip_members(archive: Path) -> Iterator[Member]:
+    with zipfile.ZipFile(archive) as zipped:
+        for member in zipped.infolist():
+            kind = stat.S_IFMT(member.external_attr >> 16)
+            if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
+                raise BadArchive(f"`{member.filename}` is neither a file nor a folder but a link or a device")
+            if member.flag_bits & 1:
+                raise BadArchive(f"`{member.filename}` is encrypted")
+            yield member.filename, member.file_size, None if member.is_dir() else zipped.open(member)

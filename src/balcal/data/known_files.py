@@ -1,6 +1,6 @@
-"""The files of each data set: their names in every form, where the authors publish them, and their checksums.
+"""The files of each data set: names in every form, download addresses, checksums.
 
-Checksums are MD5 where that is what the authors (or Zenodo) publish, SHA-256 for the mosaics.
+Checksums are MD5 where the authors (or Zenodo) publish MD5, SHA-256 for the mosaics.
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from balcal.data import cifar, svhn
-from balcal.data import image_folders as imagenets
+from balcal.data import cifar, image_folders, svhn
 from balcal.data.dataset import Parts
 from balcal.data.download import Download
-from balcal.data.locate import Form, Stored
+from balcal.data.locate import Form, StoredFiles
 
 KRIZ = ("https://www.cs.toronto.edu/~kriz/", "https://cave.cs.toronto.edu/kriz/")
 """two addresses of one server: the second is where the university moved it"""
@@ -29,11 +28,11 @@ def _files(kind: str, checksums: Mapping[str, str]) -> tuple[tuple[str, str], ..
     return tuple((name, checksum and f"{kind}:{checksum}") for name, checksum in checksums.items())
 
 
-def _unknown(*names: str) -> tuple[tuple[str, str], ...]:
+def _without_checksums(*names: str) -> tuple[tuple[str, str], ...]:
     return tuple((name, "") for name in names)
 
 
-CIFAR10: Stored[Parts] = Stored(
+CIFAR10: StoredFiles[Parts] = StoredFiles(
     "cifar10",
     (
         Form(
@@ -54,7 +53,7 @@ CIFAR10: Stored[Parts] = Stored(
         ),
         Form(
             "cifar-10-batches-bin",
-            _unknown(*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"),
+            _without_checksums(*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"),
             cifar.batches_bin,
             _kriz("cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530"),
         ),
@@ -78,7 +77,7 @@ CIFAR10: Stored[Parts] = Stored(
     sizes=(50_000, 10_000),
 )
 
-CIFAR100: Stored[Parts] = Stored(
+CIFAR100: StoredFiles[Parts] = StoredFiles(
     "cifar100",
     (
         Form(
@@ -119,7 +118,7 @@ CIFAR100: Stored[Parts] = Stored(
     sizes=(50_000, 10_000),
 )
 
-CIFAR10H: Stored[NDArray[np.float64]] = Stored(
+CIFAR10H: StoredFiles[NDArray[np.float64]] = StoredFiles(
     "cifar10h",
     (
         Form(
@@ -127,12 +126,12 @@ CIFAR10H: Stored[NDArray[np.float64]] = Stored(
             _files("sha256", {"cifar10h.npz": "81ada123a282e83bc1fa24707082939c492f65f7c4df74c1815e8f5c71309b1e"}),
             cifar.read_votes,
         ),
-        Form("cifar-10h/data", _unknown("cifar10h-counts.npy"), cifar.read_votes),
+        Form("cifar-10h/data", _without_checksums("cifar10h-counts.npy"), cifar.read_votes),
     ),
     terms="clone https://github.com/jcpeterson/cifar-10h, or ",
 )
 
-CIFAR10N: Stored[dict[str, NDArray[np.int64]]] = Stored(
+CIFAR10N: StoredFiles[dict[str, NDArray[np.int64]]] = StoredFiles(
     "cifar10n",
     (
         Form(
@@ -140,7 +139,7 @@ CIFAR10N: Stored[dict[str, NDArray[np.int64]]] = Stored(
             _files("sha256", {"cifar10n.npz": "b623f628293f4509c91397735220e3c67b4362699adad568e5f23d7dacbc4760"}),
             cifar.read_noisy,
         ),
-        Form("cifar-10-100n/data", _unknown("CIFAR-10_human.pt"), cifar.read_noisy),
+        Form("cifar-10-100n/data", _without_checksums("CIFAR-10_human.pt"), cifar.read_noisy),
     ),
     terms="clone https://github.com/UCSC-REAL/cifar-10-100n, or ",
 )
@@ -149,7 +148,7 @@ HOUSE_NUMBERS = {
     "train_32x32.mat": "e26dedcc434d2e4c54c9b2d4a06d8373",
     "test_32x32.mat": "eb5a983be6a315427106f1b164d9cef3",
 }
-SVHN: Stored[Parts] = Stored(
+SVHN: StoredFiles[Parts] = StoredFiles(
     "svhn",
     tuple(
         Form(
@@ -166,13 +165,13 @@ SVHN: Stored[Parts] = Stored(
     sizes=(73_257, 26_032),
 )
 
-TINY_IMAGENET: Stored[Parts] = Stored(
+TINY_IMAGENET: StoredFiles[Parts] = StoredFiles(
     "tiny-imagenet",
     (
         Form(
             "tiny-imagenet-200",
-            _unknown("wnids.txt", "words.txt", "train", "val"),
-            imagenets.tiny,
+            _without_checksums("wnids.txt", "words.txt", "train", "val"),
+            image_folders.tiny_imagenet,
             (
                 Download(
                     "tiny-imagenet-200.zip",
@@ -188,17 +187,17 @@ TINY_IMAGENET: Stored[Parts] = Stored(
     sizes=(100_000, 10_000),
 )
 
-IMAGENET: Stored[Parts] = Stored(
+IMAGENET: StoredFiles[Parts] = StoredFiles(
     "imagenet",
     tuple(
-        Form(folder, _unknown("train", "val"), partial(imagenets.imagenet, side=224))
+        Form(folder, _without_checksums("train", "val"), partial(image_folders.imagenet, side=224))
         for folder in ("imagenet", "ILSVRC2012", "ILSVRC/Data/CLS-LOC")
     ),
     sizes=(1_281_167, 50_000),
     terms="register at https://image-net.org, unpack the training and the validation archive, and ",
 )
 
-TEXTURES: Stored[Parts] = Stored(
+TEXTURES: StoredFiles[Parts] = StoredFiles(
     "textures",
     (
         Form(

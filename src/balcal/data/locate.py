@@ -1,4 +1,4 @@
-"""Data sets that lie on disk: found in any of the forms in which they are handed round, or fetched."""
+"""Locate the files of a data set on disk, in any of its published forms, or fetch them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from balcal.core import BalcalError
-from balcal.data.download import DATA, Download, cache, fetch, matches, missing_of, offline, places, unpack
+from balcal.data.download import DATA, Download, cache, data_folders, fetch, matches, missing_of, offline, unpack
 from balcal.runtime.files import sweep_abandoned
 
 T = TypeVar("T")
@@ -35,15 +35,15 @@ MALFORMED = (
     pickle.UnpicklingError,
     zipfile.BadZipFile,
 )
-"""what reading a damaged file ends in"""
+"""what reading a damaged file raises"""
 
 
 @dataclass(frozen=True)
 class Form(Generic[T]):
-    """One form in which a data set is handed round: a folder with certain files in it, perhaps packed in an archive."""
+    """One form in which a data set is published: a folder with certain files in it, perhaps packed in an archive."""
 
     folder: str
-    """its name; `.` if the files lie about among others"""
+    """its name; `.` if the files have no folder of their own"""
     files: tuple[tuple[str, str], ...]
     """(what must be in it, its checksum; empty if nobody has published one)"""
     read: Callable[[Path], T]
@@ -60,7 +60,7 @@ class Form(Generic[T]):
 
     @property
     def expected(self) -> str:
-        """What to put somewhere, in words."""
+        """What the user has to provide, in words."""
         if self.archive:
             return f"{self.archive.name} (or its folder {self.folder})"
         inside = ", ".join(self.names[:3]) + (", ..." if len(self.names) > 3 else "")
@@ -77,37 +77,37 @@ class Found(Generic[T]):
 
 
 @dataclass(frozen=True)
-class Stored(Generic[T]):
-    """Something on disk, under the name by which people ask for it. Calling it reads it."""
+class StoredFiles(Generic[T]):
+    """The files of something with a name, in one of several forms. Calling it reads them."""
 
     name: str
     forms: tuple[Form[T], ...]
     sizes: tuple[int, ...] = ()
     """how many images each part must have"""
     terms: str = ""
-    """why nobody can fetch it by command, if so"""
+    """where to get the files by hand, if no command can fetch them"""
 
     @property
-    def stored(self) -> tuple[Stored[T], ...]:
+    def stored(self) -> tuple[StoredFiles[T], ...]:
         return (self,)
 
     def find(self) -> Found[T] | None:
         """Unpacked folders first, wherever they are, then archives."""
-        for place in places():
+        for root in data_folders():
             for form in self.forms:
-                for path in _folders(place, self.name, form.folder):
+                for path in _candidates(root, self.name, form.folder):
                     if not missing_of(path, form.names):
                         return Found(form, path)
-        for place in places():
+        for root in data_folders():
             for form in self.forms:
                 if form.archive:
-                    for path in (place / form.archive.name, place / self.name / form.archive.name):
+                    for path in (root / form.archive.name, root / self.name / form.archive.name):
                         if path.is_file():
                             return Found(form, path, packed=True)
         return None
 
     def locate(self) -> Found[T]:
-        """Found, unpacked if need be, fetched if allowed; else one sentence on what to put where."""
+        """Find the files, fetch them if allowed, unpack them. Else an error says what to put where."""
         sweep_abandoned(cache())
         found = self.find() or self._fetched()
         if not found.packed:
@@ -139,7 +139,8 @@ class Stored(Generic[T]):
         return Found(form, paths[0], packed=True) if form.archive else Found(form, cache())
 
     def missing(self, why: str) -> str:
-        where = ", ".join(f"{place}{'' if place.is_dir() else ' (no such folder)'}" for place in places())
+        """The sentence for an error: what is missing, why, and what to do."""
+        where = ", ".join(f"{root}{'' if root.is_dir() else ' (no such folder)'}" for root in data_folders())
         expected = " or ".join(dict.fromkeys(form.expected for form in self.forms))
         fetchable = any(d.urls for form in self.forms for d in form.downloads)
         command = f"run `balcal data {self.name}` where there is a network, or " if fetchable else self.terms
@@ -149,22 +150,22 @@ class Stored(Generic[T]):
         )
 
 
-def _folders(place: Path, name: str, folder: str) -> Iterator[Path]:
-    yield place / folder
-    yield place / name / folder
-    if place.name == folder:
-        yield place
+def _candidates(root: Path, name: str, folder: str) -> Iterator[Path]:
+    yield root / folder
+    yield root / name / folder
+    if root.name == folder:
+        yield root
 
 
 def verify(form: Form[Any], path: Path) -> None:
-    """Every file whose checksum is published has it."""
+    """Refuse a file that does not have its published checksum."""
     for name, checksum in form.files:
         if checksum and not matches(path / name, checksum):
             raise BalcalError(f"{path / name} is not the published file: its checksum differs, so fetch it anew")
 
 
 @lru_cache(maxsize=4)
-def _read(stored: Stored[Any], found: Found[Any], stamps: tuple[Any, ...]) -> Any:
+def _read(stored: StoredFiles[Any], found: Found[Any], stamps: tuple[Any, ...]) -> Any:
     verify(found.form, found.path)
     try:
         content = found.form.read(found.path)

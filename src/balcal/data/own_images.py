@@ -1,6 +1,6 @@
-"""Anybody's own images: `folder:PATH` with one subfolder per class, `npz:PATH` with arrays.
+"""The user's own images as a data set: `folder:PATH` with one subfolder per class, `npz:PATH` with arrays.
 
-Without a test part a fifth of the images, as many of each class, is set apart for judging, always the same ones.
+Without a test part a fifth of the images, stratified by class and always the same ones, becomes the test part.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from torch import Tensor
 
 from balcal.core import BalcalError
 from balcal.data.dataset import Dataset, ImageSet, Parts, check_split, split_off
-from balcal.data.decoding import opened
-from balcal.data.image_folders import by_folder, part, subfolders
+from balcal.data.decoding import open_image
+from balcal.data.image_folders import labelled_files, labelled_images, subfolders
 from balcal.data.locate import MALFORMED
 
 PREFIXES = ("folder:", "npz:")
@@ -26,44 +26,48 @@ TEST_SHARE = 0.2
 SPLIT_SEED = 0
 USUAL_SIDE = 64
 """pixels, where the images themselves do not agree on a size"""
-MOST = 1_000_000
-"""classes without a name; beyond it, a label is not a number of a class but of something else"""
-ENOUGH = 10_000
-"""images to take the mean and the deviation of colours from"""
+MOST_CLASSES = 1_000_000
+"""without names; a larger label is no class index"""
+IMAGES_FOR_STATISTICS = 10_000
+"""for the mean and the standard deviation of the channels"""
+ARRAYS = (("x_train", "y_train", "x_test", "y_test"), ("train_images", "train_labels", "test_images", "test_labels"))
+"""names of arrays in a file with a test part"""
 
 
-def is_foreign(name: str) -> bool:
+def is_own_images(name: str) -> bool:
+    """Whether this is the name of the user's own images, not of a data set of the catalog."""
     return name.startswith(PREFIXES)
 
 
 def full_name(name: str) -> str:
-    """With the whole path, so that the same images have the same name wherever one stands."""
+    """The name with an absolute path, so that it does not depend on the working directory."""
     kind, _, path = name.partition(":")
     return f"{kind}:{Path(path).expanduser().absolute()}"
 
 
-def foreign(name: str) -> Dataset:
-    kind, _, path = full_name(name).partition(":")
-    place, side = Path(path), None
-    if kind == "folder" and not place.is_dir() and (sized := re.fullmatch(r"(.+)@(\d+)", path)):
-        place, side = Path(sized[1]), int(sized[2])
-    if not place.exists():
-        raise BalcalError(f"there is no {place}, so there are no images for `{name}`")
+def own_images(name: str) -> Dataset:
+    """The data set `folder:PATH`, `folder:PATH@SIDE` or `npz:PATH`. Read once, and again when files come and go."""
+    kind, _, written = full_name(name).partition(":")
+    path, side = Path(written), None
+    if kind == "folder" and not path.is_dir() and (sized := re.fullmatch(r"(.+)@(\d+)", written)):
+        path, side = Path(sized[1]), int(sized[2])
+    if not path.exists():
+        raise BalcalError(f"there is no {path}, so there are no images for `{name}`")
     try:
-        return _read(full_name(name), place, side, _stamp(place))
+        return _read(full_name(name), path, side, _stamp(path))
     except MALFORMED as error:
         raise BalcalError(f"`{name}` cannot be read: {str(error) or type(error).__name__}") from None
 
 
-def _stamp(place: Path) -> tuple[Any, ...]:
-    """Notices files that come and go, by the times of their folders."""
-    inside = [place, *(p for p in place.glob("*/") if p.is_dir()), *place.glob("*/*/")] if place.is_dir() else [place]
-    return tuple((str(path), path.stat().st_mtime_ns) for path in sorted(inside))
+def _stamp(path: Path) -> tuple[Any, ...]:
+    """The modification times of the folders, which change when files come and go."""
+    inside = [*(p for p in path.glob("*/") if p.is_dir()), *path.glob("*/*/")] if path.is_dir() else []
+    return tuple((str(each), each.stat().st_mtime_ns) for each in sorted([path, *inside]))
 
 
 @lru_cache(maxsize=4)
-def _read(name: str, place: Path, side: int | None, stamp: tuple[Any, ...]) -> Dataset:
-    (train, test), classes = folder_parts(place, side) if name.startswith("folder:") else array_parts(place)
+def _read(name: str, path: Path, side: int | None, stamp: tuple[Any, ...]) -> Dataset:
+    (train, test), classes = folder_parts(path, side) if name.startswith("folder:") else array_parts(path)
     mean, std = statistics(train)
     return Dataset(
         name,
@@ -74,15 +78,15 @@ def _read(name: str, place: Path, side: int | None, stamp: tuple[Any, ...]) -> D
         sizes=(len(train), len(test)),
         side=train.shape[1],
         licence="yours",
-        source=str(place),
+        source=str(path),
     )
 
 
 def statistics(train: ImageSet) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and deviation of each channel; of many images, those of evenly spaced ones."""
-    rows = torch.arange(len(train))[:: max(1, len(train) // ENOUGH)]
+    """Mean and standard deviation of each channel, from some evenly spaced images if there are many."""
+    rows = torch.arange(len(train))[:: max(1, len(train) // IMAGES_FOR_STATISTICS)]
     pixels = train.pick(rows).flatten(0, 2).double() / 255
-    spread = pixels.std(0).clamp(min=1 / 255)  # a channel that says nothing
+    spread = pixels.std(0).clamp(min=1 / 255)  # a constant channel has no deviation
     return _rounded(pixels.mean(0)), _rounded(spread)
 
 
@@ -90,53 +94,50 @@ def _rounded(values: Tensor) -> tuple[float, ...]:
     return tuple(round(float(v), 4) for v in values)
 
 
-def folder_parts(place: Path, side: int | None) -> tuple[Parts, tuple[str, ...]]:
-    """`train` with `test` or `val` inside, each with a subfolder per class; or the subfolders of the classes."""
-    test_place = next((place / t for t in ("test", "val", "valid") if (place / t).is_dir()), None)
-    divided = (place / "train").is_dir() and test_place is not None
-    root = place / "train" if divided else place
-    classes = subfolders(root)
-    labelled = by_folder(root)
+def folder_parts(folder: Path, side: int | None) -> tuple[Parts, tuple[str, ...]]:
+    """From `train` and `test` (or `val`), each with a subfolder per class; or from subfolders per class alone."""
+    test_folder = next((folder / t for t in ("test", "val", "valid") if (folder / t).is_dir()), None)
+    divided = (folder / "train").is_dir() and test_folder is not None
+    train_folder = folder / "train" if divided else folder
+    classes = subfolders(train_folder)
+    labelled = labelled_files(train_folder)
     if len(classes) < 2 or not labelled:
-        raise BalcalError(f"{root} should have a subfolder of images for each of at least two classes")
+        raise BalcalError(f"{train_folder} should have a subfolder of images for each of at least two classes")
     side = side or common_side([next((p for p, c in labelled if c == name), None) for name in classes])
-    train = part(f"folder-{place.name}-train", labelled, classes, side)
-    if not (divided and test_place):
+    train = labelled_images(f"folder-{folder.name}-train", labelled, classes, side)
+    if not (divided and test_folder):
         return _split(train, len(classes)), tuple(classes)
-    held_out = by_folder(test_place)
-    strange = sorted({name for _, name in held_out} - set(classes))
-    if strange or not held_out:
-        raise BalcalError(
-            f"{test_place} has the class `{strange[0]}`, which {root} has not" if strange else f"{test_place} is empty"
-        )
-    return (train, part(f"folder-{place.name}-test", held_out, classes, side)), tuple(classes)
+    held_out = labelled_files(test_folder)
+    if not held_out:
+        raise BalcalError(f"{test_folder} is empty")
+    if unknown := sorted({name for _, name in held_out} - set(classes)):
+        raise BalcalError(f"{test_folder} has the class `{unknown[0]}`, which {train_folder} has not")
+    return (train, labelled_images(f"folder-{folder.name}-test", held_out, classes, side)), tuple(classes)
 
 
 def common_side(some: list[Path | None]) -> int:
-    """The side of the images if the first ones of all classes are squares of one size."""
+    """The side of the images, if the first ones of all classes are squares of one size; else 64."""
     sizes = set()
     for path in filter(None, some):
-        with opened(path) as image:
+        with open_image(path) as image:
             sizes.add(image.size)
     width, height = sizes.pop() if len(sizes) == 1 else (0, -1)
     return width if width == height else USUAL_SIDE
 
 
-NAMES = (("x_train", "y_train", "x_test", "y_test"), ("train_images", "train_labels", "test_images", "test_labels"))
-
-
 def array_parts(path: Path) -> tuple[Parts, tuple[str, ...]]:
-    if not path.is_file():  # a named pipe would be waited for
+    """From a file of `numpy.savez`: images and labels, with a test part or without."""
+    if not path.is_file():  # opening a named pipe would block
         raise BalcalError(f"{path} is no regular file: save images and labels there with numpy.savez")
     with open(path, "rb") as raw:
         file = np.load(raw, allow_pickle=False)
         if isinstance(file, np.ndarray):
             raise BalcalError(f"{path} is a single array: save images and labels together with numpy.savez")
         found = file.files
-        names = next((names for names in (*NAMES, ("images", "labels")) if set(names) <= set(found)), None)
+        names = next((names for names in (*ARRAYS, ("images", "labels")) if set(names) <= set(found)), None)
         if names is None:
             raise BalcalError(
-                f"{path} should have the arrays {', '.join(NAMES[0])} or images, labels; it has {', '.join(found)}"
+                f"{path} should have the arrays {', '.join(ARRAYS[0])} or images, labels; it has {', '.join(found)}"
             )
         classes = tuple(str(c) for c in file["classes"]) if "classes" in found else ()
         parts = [_arrays(file[x], file[y], x) for x, y in zip(names[::2], names[1::2], strict=True)]
@@ -166,7 +167,7 @@ def _arrays(images: NDArray[Any], labels: NDArray[Any], name: str) -> ImageSet:
 
 def _numbers(*parts: ImageSet) -> tuple[str, ...]:
     top = max((int(p.labels.max()) for p in parts if len(p)), default=0)
-    if top >= MOST:
+    if top >= MOST_CLASSES:
         raise BalcalError(
             f"label {top} would mean {top + 1:,} classes: number the classes from 0, or name them in `classes`"
         )

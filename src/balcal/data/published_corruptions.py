@@ -1,6 +1,6 @@
-"""Published corruptions of test sets (Hendrycks, Dietterich 2019): CIFAR-10-C, CIFAR-100-C, Tiny-ImageNet-C.
+"""Corrupted test sets as published (Hendrycks, Dietterich 2019): CIFAR-10-C, CIFAR-100-C, Tiny-ImageNet-C.
 
-Severities run from 1 to 5. The images are those of the test part, in its order for CIFAR.
+Severities run from 1 to 5. Of CIFAR the images are in the order of the test part.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from balcal.core import BalcalError
 from balcal.data.corruptions import CORRUPTIONS, EXTRA, SEVERITIES
 from balcal.data.dataset import ImageSet
 from balcal.data.download import Download
-from balcal.data.image_folders import by_folder, part, subfolders
-from balcal.data.locate import MALFORMED, Form, Stored
+from balcal.data.image_folders import labelled_files, labelled_images, subfolders
+from balcal.data.locate import MALFORMED, Form, StoredFiles
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Shift:
     name: str
     of: str
     """the data set whose test images these are"""
-    stored: Stored[Path]
+    stored: StoredFiles[Path]
     read: Callable[[Path, str, int], ImageSet]
     licence: str
     source: str
@@ -35,6 +35,7 @@ class Shift:
     """corruptions beyond the fifteen"""
 
     def load(self, corruption: str, severity: int) -> ImageSet:
+        """The test images under one corruption."""
         known = (*CORRUPTIONS, *self.extra)
         if corruption not in known or severity not in SEVERITIES:
             raise BalcalError(
@@ -49,7 +50,7 @@ class Shift:
 
 
 def arrays(folder: Path, corruption: str, severity: int) -> ImageSet:
-    """Five severities one after the other in one array; only the part that is asked for is read."""
+    """From one array with the five severities one after the other. Only one of them is read."""
     images = np.load(folder / f"{corruption}.npy", mmap_mode="r", allow_pickle=False)
     labels = np.load(folder / "labels.npy", allow_pickle=False)
     count, rest = divmod(len(images), len(SEVERITIES))
@@ -60,21 +61,22 @@ def arrays(folder: Path, corruption: str, severity: int) -> ImageSet:
 
 
 def folders(folder: Path, corruption: str, severity: int) -> ImageSet:
-    place = folder / corruption / str(severity)
-    return part(f"tiny-imagenet-c-{corruption}-{severity}", by_folder(place), subfolders(place), 64)
+    """From image files in CORRUPTION/SEVERITY/CLASS."""
+    root = folder / corruption / str(severity)
+    return labelled_images(f"tiny-imagenet-c-{corruption}-{severity}", labelled_files(root), subfolders(root), 64)
 
 
-def _as_it_lies(folder: Path) -> Path:
+def _the_folder(folder: Path) -> Path:
     return folder
 
 
 def _shift(name: str, of: str, folder: str, url: str, checksum: str, *, files: tuple[str, ...] = ()) -> Shift:
     download = Download(f"{folder}.tar", (url,), checksum)
-    form = Form(folder, tuple((file, "") for file in files), _as_it_lies, (download,))
+    form = Form(folder, tuple((file, "") for file in files), _the_folder, (download,))
     read = arrays if "labels.npy" in files else folders
     extra = EXTRA if read is arrays else ()
     record = url.partition("/files/")[0]
-    return Shift(name, of, Stored(name, (form,)), read, "CC BY 4.0", record, extra)
+    return Shift(name, of, StoredFiles(name, (form,)), read, "CC BY 4.0", record, extra)
 
 
 ARRAYS = ("labels.npy", *(f"{corruption}.npy" for corruption in CORRUPTIONS))

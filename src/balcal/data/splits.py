@@ -1,8 +1,8 @@
-"""Who may use which images for what. Roles are named, hashed and written down; the test role only judges.
+"""Which images train, select, calibrate and test a model, and digests to notice when they change.
 
-Where no validation loader was given: a share of the training loader's samples is held out for it.
-
-Which data a loader has, in sixteen letters: so that a training is not resumed on other data than it was begun on.
+A run has four roles (`manifest`): each has a digest, and shared images are counted. A user's loader gets the same care:
+`hold_out` takes a validation set from a training loader, and `loader_digest` keeps a run from being resumed on other
+data.
 """
 
 from __future__ import annotations
@@ -23,8 +23,13 @@ from balcal.core import BalcalError
 from balcal.data.dataset import ImageSet, Splits
 from balcal.runtime.randomness import generator, own_randomness
 
-AT_ONCE = 10_000
-"""images to look at in one go: a large set is never in memory as a whole"""
+IMAGES_AT_ONCE = 10_000
+"""images to digest at once: a large set is never in memory as a whole"""
+SAMPLES_DIGESTED = 256
+"""samples that `loader_digest` reads of a data set that is not in memory, evenly spaced"""
+HELD_OUT_SHARE = 0.1
+FEWEST = 20
+"""samples of which a tenth can be held out"""
 USES = {
     "train": "fits the weights, and gamma where it is solved on training batches",
     "select": "chooses the epoch",
@@ -34,13 +39,14 @@ USES = {
 
 
 def roles(splits: Splits) -> dict[str, ImageSet]:
+    """The parts by the name of their role."""
     return {"train": splits.train, "select": splits.val, "calibrate": splits.calibrate, "test": splits.test}
 
 
 def digest(part: ImageSet) -> str:
-    """Sixteen letters that change with any pixel or label."""
+    """Sixteen hexadecimal digits that change with any pixel or label."""
     content = hashlib.sha256(str(part.shape).encode())
-    for piece in _pieces(part):
+    for piece in _in_pieces(part):
         content.update(np.ascontiguousarray(piece).data)
     content.update(part.labels.cpu().long().contiguous().numpy().tobytes())
     return content.hexdigest()[:16]
@@ -56,19 +62,19 @@ def shared_images(first: ImageSet, second: ImageSet) -> int:
     """
     if first.shape[1:] != second.shape[1:]:
         return 0
-    seen = set(_marks(first))
-    return sum(mark in seen for mark in _marks(second))
+    seen = set(_image_digests(first))
+    return sum(image in seen for image in _image_digests(second))
 
 
-def _marks(part: ImageSet) -> Iterator[bytes]:
-    """One for each image. Sixteen bytes, because a million images themselves would not fit into memory."""
-    for piece in _pieces(part):
+def _image_digests(part: ImageSet) -> Iterator[bytes]:
+    """One digest per image, of sixteen bytes: a million images themselves would not fit into memory."""
+    for piece in _in_pieces(part):
         yield from (hashlib.blake2b(row.tobytes(), digest_size=16).digest() for row in piece)
 
 
-def _pieces(part: ImageSet) -> Iterator[NDArray[np.uint8]]:
-    for first in range(0, len(part), AT_ONCE):
-        rows = torch.arange(first, min(first + AT_ONCE, len(part)), device=part.labels.device)
+def _in_pieces(part: ImageSet) -> Iterator[NDArray[np.uint8]]:
+    for first in range(0, len(part), IMAGES_AT_ONCE):
+        rows = torch.arange(first, min(first + IMAGES_AT_ONCE, len(part)), device=part.labels.device)
         yield part.pick(rows).cpu().numpy()
 
 
@@ -96,26 +102,21 @@ def overlap_sentences(written: dict[str, Any]) -> list[str]:
     >>> overlap_sentences({"roles": {"test": {"samples": 10}}, "shared": {"test in train": 2, "test in select": 0}})
     ['2 of the 10 test images are in the train role too, pixel for pixel']
     """
-    told = []
+    sentences = []
     for pair, count in written["shared"].items():
         second, _, first = pair.partition(" in ")
         if count:
             size = written["roles"][second]["samples"]
-            told.append(f"{count} of the {size:,} {second} images are in the {first} role too, pixel for pixel")
-    return told
-
-
-SHARE = 0.1
-FEWEST = 20
-"""samples of which a tenth can be held out"""
+            sentences.append(f"{count} of the {size:,} {second} images are in the {first} role too, pixel for pixel")
+    return sentences
 
 
 def hold_out(
     loader: Iterable[Any], seed: int, say: Callable[[str], None] = lambda text: None
 ) -> tuple[DataLoader[Any], DataLoader[Any]]:
-    """(the rest, what was held out), both with the loader's own ways; which samples, follows from the seed.
+    """(the rest, the held-out tenth) as loaders with the same settings. The seed decides which samples are held out.
 
-    What the data set does to a sample, such as augmentation, it does to those held out as well.
+    The data set's own transforms, such as augmentation, apply to the held-out samples as well.
     """
     if not isinstance(loader, DataLoader) or not _each_once(loader) or loader.batch_size is None:
         raise BalcalError(
@@ -128,41 +129,37 @@ def hold_out(
             f"there is no validation loader, and {samples} samples are too few to hold some out: pass val_loader="
         )
     order = torch.randperm(samples, generator=generator(seed, "split")).tolist()
-    kept = round(SHARE * samples)
+    kept = round(HELD_OUT_SHARE * samples)
     say(f"no val_loader: {kept:,} of {samples:,} training samples are held out for validation")
     shuffled = isinstance(loader.sampler, RandomSampler)
-    rest = _like(loader, sorted(order[kept:]), shuffle=shuffled, drop_last=loader.drop_last)
-    return rest, _like(loader, sorted(order[:kept]))
+    rest = _loader_of_rows(loader, sorted(order[kept:]), shuffle=shuffled, drop_last=loader.drop_last)
+    return rest, _loader_of_rows(loader, sorted(order[:kept]))
 
 
 def _each_once(loader: DataLoader[Any]) -> bool:
-    """Whether an epoch has every sample once; which others a sampler means, we do not know."""
+    """Whether an epoch has every sample once. Of custom samplers that is not known."""
     sampler = loader.sampler
     if type(sampler) is RandomSampler:
         return not sampler.replacement and sampler.num_samples == len(cast(Sized, loader.dataset))
     return type(sampler) is SequentialSampler
 
 
-def _like(loader: DataLoader[Any], rows: list[int], **how: Any) -> DataLoader[Any]:
-    ways = ("batch_size", "num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn")
+def _loader_of_rows(loader: DataLoader[Any], rows: list[int], **changes: Any) -> DataLoader[Any]:
+    names = ("batch_size", "num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn")
     more = ("multiprocessing_context", "prefetch_factor", "persistent_workers") if loader.num_workers else ()
-    own = {name: getattr(loader, name) for name in (*ways, *more)}
-    return DataLoader(Subset(loader.dataset, rows), **own, **how)
-
-
-LOOKED_AT = 256
-"""samples of a data set that is not in memory, evenly spaced"""
+    own = {name: getattr(loader, name) for name in (*names, *more)}
+    return DataLoader(Subset(loader.dataset, rows), **own, **changes)
 
 
 def loader_digest(loader: Iterable[Any]) -> str:
-    """Changes with the data, their number and their labels.
+    """Sixteen hexadecimal digits that change with the data, their number and their labels.
 
-    Tensors in memory and lists of batches are read in full. Of another data set, 256 samples are: their labels, and
-    their images where two looks give the same (augmented ones do not). Of a stream nothing can be known but its kind.
+    Tensors in memory and lists of batches are read in full. Of other data sets, 256 samples are read: their labels, and
+    their images if two readings agree (augmented images do not). Of a stream only its type is known.
     """
     content = hashlib.sha256(type(loader).__name__.encode())
     dataset = getattr(loader, "dataset", None)
-    with _undisturbed():
+    with _keeping_random_state():
         if isinstance(loader, Sequence):
             for batch in loader:
                 _add(content, batch)
@@ -183,22 +180,22 @@ def _add_dataset(content: Any, dataset: Any) -> None:
         known = getattr(dataset, name, None)
         if isinstance(known, list | np.ndarray | Tensor):
             _add(content, known)
-    for row in rows[:: max(1, len(rows) // LOOKED_AT)]:
+    for row in rows[:: max(1, len(rows) // SAMPLES_DIGESTED)]:
         first, again = dataset[row], dataset[row]
-        if not isinstance(first, Sequence) or _digest(first[0]) == _digest(again[0]):
+        if not isinstance(first, Sequence) or _digest_of(first[0]) == _digest_of(again[0]):
             _add(content, first)
         else:
             _add(content, first[1:])
 
 
-def _digest(value: Any) -> str:
+def _digest_of(value: Any) -> str:
     content = hashlib.sha256()
     _add(content, value)
     return content.hexdigest()
 
 
 def _add(content: Any, value: Any) -> None:
-    """Numbers with their shape; of what is no number, only its kind."""
+    """Numbers with their shape. Of what is no number, only its type."""
     if isinstance(value, list | tuple) and any(isinstance(each, list | tuple | Tensor | np.ndarray) for each in value):
         for each in value:
             _add(content, each)
@@ -213,8 +210,8 @@ def _add(content: Any, value: Any) -> None:
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Looking at samples draws no random number that training would have drawn."""
+def _keeping_random_state() -> Iterator[None]:
+    """Reading samples must not use up random numbers that training will draw."""
     python, numpy = random.getstate(), np.random.get_state()
     try:
         with own_randomness():

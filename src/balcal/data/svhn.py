@@ -1,4 +1,4 @@
-"""SVHN (Netzer et al. 2011): Matlab files, of which `extra_32x32.mat` is not used."""
+"""SVHN (Netzer et al. 2011), from its Matlab files. `extra_32x32.mat` is not used."""
 
 from __future__ import annotations
 

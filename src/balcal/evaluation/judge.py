@@ -15,8 +15,8 @@ from balcal.data.batches import MemoryBatches, Pixels
 from balcal.data.dataset import ImageSet, Splits, check_split, keep, split_off
 from balcal.data.splits import manifest
 from balcal.evaluation.predict import fit_posthoc, predict_batches
-from balcal.metrics.summary import summary
-from balcal.metrics.verdict import compare, verdict
+from balcal.metrics.comparison import compare
+from balcal.metrics.verdict import summary, verdict
 from balcal.model import Model
 from balcal.recipe import Method, Task, describe
 from balcal.runs import Run

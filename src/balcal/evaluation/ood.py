@@ -19,11 +19,11 @@ from torch.nn import functional as F
 from balcal import registry
 from balcal.core import BalcalError, Predictions
 from balcal.data.dataset import ImageSet
-from balcal.data.own_images import is_foreign
+from balcal.data.own_images import is_own_images
 from balcal.data.splits import digest
 from balcal.evaluation.other_images import Sitting
 from balcal.metrics.bootstrap import percentile
-from balcal.metrics.detection import FIGURES, detection_draws
+from balcal.metrics.detection import DETECTION_METRICS, detection_draws
 from balcal.metrics.inputs import read
 from balcal.metrics.scoring import entropies
 from balcal.runtime.provenance import PredictionFile
@@ -49,12 +49,15 @@ def evaluate_outside(
     sets = {}
     for name in names:
         images = partial(_outside, name, sitting)
-        stem = PredictionFile.ood(digest(images()) if is_foreign(name) else name)
+        stem = PredictionFile.ood(digest(images()) if is_own_images(name) else name)
         sets[name] = _told(inside, _scored(sitting, stem, images, sitting.predictions(stem, images)))
         sets[name]["predictions"] = stem
         tick(name, len(names))
     mean = {
-        score: {figure: float(np.mean([told["scores"][score][figure] for told in sets.values()])) for figure in FIGURES}
+        score: {
+            figure: float(np.mean([told["scores"][score][figure] for told in sets.values()]))
+            for figure in DETECTION_METRICS
+        }
         for score in inside
     }
     return {
@@ -95,9 +98,12 @@ def _told(inside: Scored, outside: Scored) -> dict[str, Any]:
         "scores": {},
     }
     for score in inside:
-        values = {name: figure(scores_in=inside[score], scores_out=outside[score]) for name, figure in FIGURES.items()}
+        values = {
+            name: figure(scores_in=inside[score], scores_out=outside[score])
+            for name, figure in DETECTION_METRICS.items()
+        }
         draws = detection_draws(scores_in=inside[score], scores_out=outside[score])
-        intervals = {f"{name}_interval": percentile(values[name], draws[name]).bounds for name in FIGURES}
+        intervals = {f"{name}_interval": percentile(values[name], draws[name]).bounds for name in DETECTION_METRICS}
         told["scores"][score] = values | intervals
     return told
 

@@ -20,7 +20,7 @@ from balcal.data.dataset import ImageSet
 from balcal.data.published_corruptions import SHIFTS
 from balcal.evaluation.other_images import Sitting
 from balcal.metrics.bins import bin_table
-from balcal.metrics.bootstrap import Floats, around_ece, eces, joint_draws, noise_floor, percentile, wilson
+from balcal.metrics.bootstrap import Floats, ece_interval, eces, joint_draws, noise_floor, percentile, wilson
 from balcal.metrics.inputs import TopLabels, read
 from balcal.metrics.scoring import losses
 from balcal.runtime.provenance import PredictionFile
@@ -68,7 +68,7 @@ class Sets:
     def each(self) -> list[dict[str, Any]]:
         draws, _ = self.drawn
         return [
-            {**figures, "ece_interval": around_ece(self.eces[i], draws[:, i], self.floors[i]).bounds}
+            {**figures, "ece_interval": ece_interval(self.eces[i], draws[:, i], self.floors[i]).bounds}
             for i, figures in enumerate(self.figures)
         ]
 
@@ -85,7 +85,7 @@ class Sets:
             "accuracy": accuracy,
             "accuracy_interval": percentile(accuracy, right[:, chosen].mean(1)).bounds,
             "ece": ece,
-            "ece_interval": around_ece(ece, draws[:, chosen].mean(1), floor).bounds,
+            "ece_interval": ece_interval(ece, draws[:, chosen].mean(1), floor).bounds,
             "floor_mean": float(floor.mean()),
             "nll": float(np.mean([self.figures[i]["nll"] for i in chosen])),
         }

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from balcal.methods.parts.fitted_map import FittedMap, Objective, check_held_out, keep_top
 from balcal.methods.temperature import solve_temperature, tempered
-from balcal.metrics.inputs import lift
+from balcal.metrics.inputs import finite_scores
 from balcal.recipe import Method
 from balcal.runtime.values import check_settings
 
@@ -47,7 +47,7 @@ class TemperatureEnsemble(FittedMap):
 
 def three_parts(z: Tensor, temperature: Tensor) -> Tensor:
     """(3, N, K): log-probabilities with temperature, without, and of knowing nothing."""
-    plain = lift(z).log_softmax(-1)
+    plain = finite_scores(z).log_softmax(-1)
     return torch.stack([tempered(z, temperature).log_softmax(-1), plain, torch.zeros_like(plain).log_softmax(-1)])
 
 

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from balcal.core import at_least_float32
 from balcal.methods.parts.fitted_map import check_held_out, read_scores
 from balcal.metrics.bins import bin_table
-from balcal.metrics.inputs import LOWEST, TopLabels, lift
+from balcal.metrics.inputs import LOWEST, TopLabels, finite_scores
 from balcal.recipe import Method
 from balcal.runtime.values import check_settings
 
@@ -50,7 +50,7 @@ class Temperature(nn.Module):
 
 def tempered(scores: Tensor, temperature: Tensor) -> Tensor:
     """Scores / T. What is so far below the largest that T cannot bring it back is held there."""
-    return lift(scores, LOWEST * temperature.clamp(min=1)) / temperature
+    return finite_scores(scores, LOWEST * temperature.clamp(min=1)) / temperature
 
 
 def solve_temperature(log_probs: Tensor, labels: Tensor) -> float:

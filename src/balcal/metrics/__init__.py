@@ -1,7 +1,7 @@
 """Metrics: pure functions of `probs=` or `log_probs=` and `labels=`. Fractions, never percent.
 
 Batch by batch: `BinSums`, `ClassBinSums`, `ScoreSums`, `SmoothSums`, `Ranked`, `DetectionScores`.
-All at once: `summary`, `top_label`. With intervals and the score of a perfect model: `verdict`, `compare`.
+All at once: `summary`, `top_label`. With intervals: `verdict` on one set of predictions, `compare` for two.
 """
 
 from balcal.metrics.bins import BinSums
@@ -17,12 +17,12 @@ from balcal.metrics.calibration import (
     rmsce,
     under_confidence,
 )
+from balcal.metrics.comparison import Comparison, compare
 from balcal.metrics.detection import DetectionScores, aupr_in, aupr_out, auroc, failure_auroc, fpr95
 from balcal.metrics.scoring import ScoreSums, accuracy, brier, brier_per_class, entropy, nll, soft_kl, soft_nll
 from balcal.metrics.selective import Ranked, aurc, risk_coverage
-from balcal.metrics.summary import summary, top_label
 from balcal.metrics.unbinned import SmoothSums, ks, smooth_ece
-from balcal.metrics.verdict import Comparison, Verdict, compare, verdict
+from balcal.metrics.verdict import Verdict, summary, top_label, verdict
 
 __all__ = [
     "BinSums",

@@ -1,6 +1,6 @@
-"""One set of predictions, one name, several numbers: ECE as others compute it, and why theirs differs.
+"""ECE of the same predictions as other libraries compute it, and why their numbers differ.
 
-Each convention is written down here from its definition and tested against the library itself.
+Each convention is implemented from its definition and tested against the library itself.
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from balcal.metrics.bins import bin_table, equal_mass
+from balcal.metrics.bins import Floats, bin_table, equal_mass
 from balcal.metrics.bootstrap import noise_floor
 from balcal.metrics.inputs import TopLabels, read
 
-Floats = NDArray[np.float64]
+Line = tuple[str, str, float, str]
+"""name, convention, value, why it differs"""
 SAME = 5e-7
-"""differences below this are rounding: some of the others add up in float32"""
+"""differences below this are rounding: some libraries add up in float32"""
+_EQUAL_MASS = "another question: bins follow the data, so crowded confidences are looked at more closely"
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ class Audit:
 def audit(*, probs: Any = None, log_probs: Any = None, labels: Any) -> Audit:
     """Recompute ECE under every convention.
 
-    Two confidences of exactly 1, one right and one wrong, and two right ones just below: torchmetrics tells them apart.
+    Two confidences of exactly 1, one right and one wrong, and two right ones just below. torchmetrics separates them:
 
     >>> p = [[1.0, 0.0], [1.0, 0.0], [0.96, 0.04], [0.96, 0.04]]
     >>> found = {f.name: round(f.value, 4) for f in audit(probs=p, labels=[0, 1, 0, 0]).findings}
@@ -68,29 +70,25 @@ def audit(*, probs: Any = None, log_probs: Any = None, labels: Any) -> Audit:
     top = rows.top()
     conf, right = top.conf.numpy(), top.right.numpy().astype(np.float64)
     ours = bin_table(top, 15).ece()
-    told = [("balcal", "15 bins (lo, hi], 0 in the first and 1 in the last", ours, "the reference of this table")]
-    told.append(_guo(conf, right, ours))
-    told.append(_torchmetrics(top, ours))
-    told.append(_netcal(conf, right, ours, rows.num_classes, len(np.unique(rows.labels.cpu().numpy()))))
+    lines = [("balcal", "15 bins (lo, hi], 0 in the first and 1 in the last", ours, "the reference of this table")]
+    lines.append(_guo(conf, right, ours))
+    lines.append(_torchmetrics(top, ours))
+    lines.append(_netcal(conf, right, ours, rows.num_classes, len(np.unique(rows.labels.cpu().numpy()))))
     for bins in (10, 20):
         value = bin_table(top, bins).ece()
-        told.append((f"{bins} bins", f"{bins} bins (lo, hi]", value, _why_bins(top, bins, value, ours)))
-    told.append(
+        lines.append((f"{bins} bins", f"{bins} bins (lo, hi]", value, _why_bins(top, bins, value, ours)))
+    lines.append(
         ("adaptive", "15 bins of equal mass, edges at order statistics", equal_mass(top, 15).ece(), _EQUAL_MASS)
     )
-    told.append(_paper_adaptive(conf, right, equal_mass(top, 15).ece()))
+    lines.append(_paper_adaptive(conf, right, equal_mass(top, 15).ece()))
     floor = noise_floor(top)
     return Audit(
         len(top),
         rows.num_classes,
-        tuple(Finding(name, how, value, value - ours, why) for name, how, value, why in told),
+        tuple(Finding(name, how, value, value - ours, why) for name, how, value, why in lines),
         float(floor.mean()),
         float(np.quantile(floor, 0.975)),
     )
-
-
-Told = tuple[str, str, float, str]
-_EQUAL_MASS = "another question: bins follow the data, so crowded confidences are looked at more closely"
 
 
 def binned_ece(
@@ -101,14 +99,14 @@ def binned_ece(
     return float(np.abs(gaps).sum() / len(conf))
 
 
-def _guo(conf: Floats, right: Floats, ours: float) -> Told:
+def _guo(conf: Floats, right: Floats, ours: float) -> Line:
     edges = np.linspace(0, 1, 16, dtype=np.float32).astype(np.float64)
     value = binned_ece(conf, right, lambda lo, hi: (conf > lo) & (conf <= hi), edges)
     why = "the same bins" if abs(value - ours) < SAME else "confidences within rounding of an edge change their bin"
     return "Guo et al.", "temperature_scaling's ECELoss: 15 bins (lo, hi], 0 in none", value, why
 
 
-def _torchmetrics(top: TopLabels, ours: float) -> Told:
+def _torchmetrics(top: TopLabels, ours: float) -> Line:
     conf, right = top.conf.numpy(), top.right.numpy().astype(np.float64)
     edges = torch.linspace(0, 1, 16, dtype=top.dtype).double().numpy()
     value = binned_ece(conf, right, lambda lo, hi: (conf >= lo) & (conf < hi), edges)
@@ -128,7 +126,7 @@ def _torchmetrics(top: TopLabels, ours: float) -> Told:
     return "torchmetrics", "bins [lo, hi) and an extra one for exactly 1; so does the paper's code", value, why
 
 
-def _netcal(conf: Floats, right: Floats, ours: float, classes: int, seen: int) -> Told:
+def _netcal(conf: Floats, right: Floats, ours: float, classes: int, seen: int) -> Line:
     edges = np.linspace(0, 1, 16)
     value = binned_ece(conf, right, lambda lo, hi: (conf >= lo) & ((conf < hi) | (hi == 1.0)), edges)
     why = "no confidence lies on an inner edge, so the bins are the same"
@@ -155,7 +153,7 @@ def _why_bins(top: TopLabels, bins: int, value: float, ours: float) -> str:
     return f"{change}; {busiest:.0%} of the samples share the fullest bin"
 
 
-def _paper_adaptive(conf: Floats, right: Floats, adaptive: float) -> Told:
+def _paper_adaptive(conf: Floats, right: Floats, adaptive: float) -> Line:
     n = len(conf)
     edges = np.interp(np.linspace(0, n, 16), np.arange(n), np.sort(conf))
     value = binned_ece(conf, right, lambda lo, hi: (conf > lo) & (conf <= hi), edges)

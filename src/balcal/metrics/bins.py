@@ -1,9 +1,8 @@
-"""Bins of the top label: everything that ECE and its relatives need, as three sums per bin.
+"""Bins of the top label: three sums per bin, from which ECE and its relatives follow.
 
-Metrics batch by batch and process by process: `update`, `merge`, `compute`.
-
-What an accumulator remembers are sums, so its memory does not grow and any split into batches or processes gives the
-same figures. Metrics that rank the samples must keep one confidence each; `Ranked` does, and says so.
+`bin_table` and `equal_mass` sum over a whole set of predictions. `BinSums` does so batch by batch and process by
+process. It is an `Accumulator` with `update`, `merge` and `compute`, as others in this package: they keep sums, so
+memory does not grow, and every split into batches or processes gives the same figures.
 """
 
 from __future__ import annotations
@@ -28,16 +27,16 @@ MOST_BINS = 10_000
 
 
 def check_bins(bins: int, most: int = MOST_BINS) -> int:
-    """A whole number of them, at least one."""
+    """The number of bins, if it is a whole number of at least one."""
     if check_whole(bins, "the number of bins", -math.inf, most) < 1:
         raise BalcalError(f"there must be at least one bin, not {bins}")
     return int(bins)
 
 
 def bin_of(conf: Tensor, bins: int, dtype: torch.dtype | None = None) -> Tensor:
-    """The bin of each confidence, by the edges k / bins themselves: no rounding of a product decides.
+    """The bin of each confidence, by comparing with the edges k / bins: a rounded product never decides.
 
-    The edges are rounded to the precision of the data, so that 0.2 lies on the edge 0.2 in float32 too.
+    Edges are rounded to the precision of the data, so that 0.2 lies on the edge 0.2 in float32 too.
 
     >>> bin_of(torch.tensor([0.0, 0.2, 0.20001, 1.0]), 5)
     tensor([0, 0, 1, 4])
@@ -47,9 +46,23 @@ def bin_of(conf: Tensor, bins: int, dtype: torch.dtype | None = None) -> Tensor:
     return torch.bucketize(conf.contiguous(), edges.to(conf.dtype))
 
 
+def uniform_bin_of(top: TopLabels, bins: int) -> Tensor:
+    """The bin of each sample, by uniform edges."""
+    return bin_of(top.conf, bins, top.dtype)
+
+
+def equal_mass_bin_of(top: TopLabels, bins: int) -> Tensor:
+    """Bins (lo, hi] between the order statistics of rank N/bins, 2N/bins, ...; equal confidences stay together."""
+    check_bins(bins)
+    n = len(top)
+    ranks = torch.tensor([-(-k * n // bins) - 1 for k in range(1, bins)], dtype=torch.long).clamp(min=0)
+    edges = torch.from_numpy(np.sort(top.conf.numpy()))[ranks]
+    return torch.bucketize(top.conf, edges)
+
+
 @dataclass(frozen=True, eq=False)
 class BinTable:
-    """Per bin: how many samples, the sum of their confidences, how many are right. Empty bins weigh nothing."""
+    """Per bin: the number of samples, the sum of their confidences, the number right. Empty bins weigh nothing."""
 
     count: Floats
     conf: Floats
@@ -85,7 +98,7 @@ class BinTable:
         return math.sqrt(float(self.count @ self.mean_gaps**2) / self.samples)
 
     def debiased_ece(self) -> float:
-        """ECE less what noise adds to it: a bin's gap m is seen with a standard error s, and E|N(m, s)| > |m|."""
+        """ECE less what noise adds to it: a bin's gap m has the standard error s, and E|N(m, s)| > |m|."""
         acc = self.right / np.maximum(self.count, 1)
         s = np.sqrt(acc * (1 - acc) / np.maximum(self.count, 1))
         m = np.abs(self.mean_gaps)
@@ -106,15 +119,32 @@ class BinTable:
         }
 
 
+def bin_table(top: TopLabels, bins: int) -> BinTable:
+    """Over uniform bins."""
+    sums = BinSums(bins)
+    sums.add(top.conf, top.right, top.dtype)
+    return sums.table()
+
+
+def equal_mass(top: TopLabels, bins: int) -> BinTable:
+    """Over bins that hold equally many samples."""
+    where = equal_mass_bin_of(top, bins)
+    right = top.right.double()
+    count, conf, hits = (
+        torch.bincount(where, weights, bins).numpy() for weights in (torch.ones_like(right), top.conf, right)
+    )
+    return BinTable(count, conf, hits)
+
+
 class Accumulator(ABC):
     """Sums of float64 tensors, by name."""
 
     def __init__(self) -> None:
         self.sums: dict[str, Tensor] = {}
-        """all that is remembered: adding two of these up is adding up their samples"""
+        """the whole state: adding the sums of two accumulators merges their samples"""
 
     def update(self, *, probs: Any = None, log_probs: Any = None, labels: Any) -> None:
-        """Count a batch. If its numbers are refused, nothing of it was counted."""
+        """Count a batch: all of it, or nothing if its numbers are refused."""
         self.add_rows(read(probs, log_probs, labels))
 
     @abstractmethod
@@ -125,7 +155,7 @@ class Accumulator(ABC):
         """The figures of everything counted so far."""
 
     def merge(self, other: Accumulator) -> None:
-        """Count what another one has counted."""
+        """Add what another accumulator has counted."""
         mine = {name: tensor.shape for name, tensor in self.sums.items()}
         if type(other) is not type(self) or mine != {name: tensor.shape for name, tensor in other.sums.items()}:
             raise BalcalError(f"cannot merge a {type(other).__name__} into a {type(self).__name__} of other settings")
@@ -163,7 +193,7 @@ class BinSums(Accumulator):
         self.add(top.conf, top.right, top.dtype)
 
     def add(self, conf: Tensor, right: Tensor, dtype: torch.dtype | None = None) -> None:
-        """Without checks and without waiting for an accelerator."""
+        """Count a batch without checking it, and without waiting for a GPU."""
         where, kind = bin_of(conf, self.bins, dtype), self.sums["count"].dtype
         for name, values in (("count", torch.ones_like(conf)), ("conf", conf), ("right", right)):
             self.sums[name].index_add_(0, where, values.to(kind))
@@ -174,27 +204,3 @@ class BinSums(Accumulator):
 
     def compute(self) -> dict[str, float]:
         return self.table().figures()
-
-
-def bin_table(top: TopLabels, bins: int) -> BinTable:
-    sums = BinSums(bins)
-    sums.add(top.conf, top.right, top.dtype)
-    return sums.table()
-
-
-def equal_mass_bin_of(top: TopLabels, bins: int) -> Tensor:
-    """Bins (lo, hi] between the order statistics of rank N/bins, 2N/bins, ...; equal confidences stay together."""
-    check_bins(bins)
-    n = len(top)
-    ranks = torch.tensor([-(-k * n // bins) - 1 for k in range(1, bins)], dtype=torch.long).clamp(min=0)
-    edges = torch.from_numpy(np.sort(top.conf.numpy()))[ranks]
-    return torch.bucketize(top.conf, edges)
-
-
-def equal_mass(top: TopLabels, bins: int) -> BinTable:
-    where = equal_mass_bin_of(top, bins)
-    right = top.right.double()
-    count, conf, hits = (
-        torch.bincount(where, weights, bins).numpy() for weights in (torch.ones_like(right), top.conf, right)
-    )
-    return BinTable(count, conf, hits)

@@ -1,11 +1,11 @@
-"""What chance does to a figure: the bootstrap, and the score of a perfect model, both from grouped samples.
+"""What chance does to a figure: bootstrap draws, intervals from them, and the noise floor of ECE.
 
-Samples that fall into the same narrow cell of confidence, and are both right or both wrong, are as good as equal; so a
-resample of N samples is a multinomial draw over the cells, at a cost that does not grow with N.
+Samples in the same narrow cell of confidence that are both right, or both wrong, count as equal. So a resample of N
+samples is a multinomial draw over the cells (`Resamples`), and its cost does not grow with N. The noise floor is the
+ECE of simulated perfect models, from the same cells.
 
-The mean ECE of one model on several versions of the same samples, and what chance does to it.
-
-Corrupted sets share their images, so their errors are not independent: every resample draws the same images of each.
+Several versions of the same samples, such as corrupted test sets, do not have independent errors. `joint_draws` draws
+the same samples of each.
 """
 
 from __future__ import annotations
@@ -18,22 +18,24 @@ import torch
 from numpy.typing import NDArray
 
 from balcal.core import BalcalError
-from balcal.metrics.bins import bin_of, bin_table, check_bins
+from balcal.metrics.bins import bin_table, check_bins, uniform_bin_of
 from balcal.metrics.inputs import TopLabels
 from balcal.runtime.values import check_whole
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+BinOf = Callable[[TopLabels, int], torch.Tensor]
+"""the bin of each sample, given the number of bins"""
 FINE, COARSE = 20, 4
 """cells per bin, for one model and for a pair of them"""
-DRAWN = 1 << 22
+CELLS_AT_ONCE = 1 << 22
 """most cells drawn at once"""
 MOST_BINS, MOST_RESAMPLES = 1000, 1_000_000
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A value and where it plausibly lies: 95 %."""
+    """A value and its 95 % interval."""
 
     value: float
     low: float
@@ -44,9 +46,16 @@ class Interval:
         return self.low, self.high
 
 
+def check_resampling(bins: int, resamples: int, seed: int) -> None:
+    """Refuse settings that cannot be drawn with, or that would fill the memory."""
+    check_bins(bins, MOST_BINS)
+    check_whole(resamples, "the number of resamples", 1, MOST_RESAMPLES)
+    check_whole(seed, "the seed")
+
+
 def cell_of(top: TopLabels, bins: int, per_bin: int) -> Ints:
-    """The narrow cell of confidence of each sample; a cell lies in one bin."""
-    where = bin_of(top.conf, bins, top.dtype).numpy()
+    """The narrow cell of confidence of each sample. A cell lies in one bin."""
+    where = uniform_bin_of(top, bins).numpy()
     inside = np.floor((top.conf.numpy() * bins - where) * per_bin).clip(0, per_bin - 1).astype(np.int64)
     cells: Ints = where * per_bin + inside
     return cells
@@ -79,7 +88,7 @@ class Resamples:
         first = np.zeros(len(count), dtype=np.int64)
         first[key] = np.arange(n)
         gaps = [mean(top.gap.numpy()) for top in models]
-        places = [bin_of(top.conf, bins, top.dtype).numpy()[first] for top in models]
+        bin_numbers = [uniform_bin_of(top, bins).numpy()[first] for top in models]
         means = {name: mean(x) for name, x in values.items()}
         spread = {name: np.maximum(mean(x**2) - means[name] ** 2, 0) for name, x in values.items()}
 
@@ -87,25 +96,58 @@ class Resamples:
         self.ece = [np.empty(resamples) for _ in models]
         self.gap = [np.empty(resamples) for _ in models]
         self.means = {name: np.empty(resamples) for name in values}
-        step = max(1, DRAWN // len(count))
+        step = max(1, CELLS_AT_ONCE // len(count))
         for start in range(0, resamples, step):
             rows = slice(start, min(start + step, resamples))
             drawn = rng.multinomial(n, count / n, size=rows.stop - rows.start).astype(np.float64)
-            for m, (gap, place) in enumerate(zip(gaps, places, strict=True)):
-                spreader = np.zeros((len(count), bins))
-                spreader[np.arange(len(count)), place] = gap
-                self.ece[m][rows] = np.abs(drawn @ spreader).sum(1) / n
+            for m, (gap, numbers) in enumerate(zip(gaps, bin_numbers, strict=True)):
+                gap_in_bin = np.zeros((len(count), bins))
+                gap_in_bin[np.arange(len(count)), numbers] = gap
+                self.ece[m][rows] = np.abs(drawn @ gap_in_bin).sum(1) / n
                 self.gap[m][rows] = drawn @ gap / n
             for name in values:
                 noise = rng.standard_normal(len(drawn)) * np.sqrt(drawn @ spread[name])
                 self.means[name][rows] = (drawn @ means[name] + noise) / n
 
 
-def check_resampling(bins: int, resamples: int, seed: int) -> None:
-    """Settings that can be drawn with, in a memory that people have."""
-    check_bins(bins, MOST_BINS)
-    check_whole(resamples, "the number of resamples", 1, MOST_RESAMPLES)
-    check_whole(seed, "the seed")
+def noise_floor(top: TopLabels, bins: int = 15, resamples: int = 2000, seed: int = 0) -> Floats:
+    """ECEs of simulated perfect models: these confidences, each right with just that probability."""
+    check_resampling(bins, resamples, seed)
+    cell = cell_of(top, bins, FINE)
+    names, key = np.unique(cell, return_inverse=True)
+    count = np.bincount(key)
+    conf = np.bincount(key, top.conf.numpy())
+    in_bin = np.zeros((len(names), bins))
+    in_bin[np.arange(len(names)), names // FINE] = 1.0
+    rng, floor, step = np.random.default_rng(seed), np.empty(resamples), max(1, CELLS_AT_ONCE // len(names))
+    for start in range(0, resamples, step):
+        rows = slice(start, min(start + step, resamples))
+        right = rng.binomial(count, np.clip(conf / count, 0, 1), size=(rows.stop - rows.start, len(names)))
+        floor[rows] = np.abs((conf - right) @ in_bin).sum(1) / len(top)
+    return floor
+
+
+def joint_draws(
+    tops: Sequence[TopLabels], bins: int = 15, resamples: int = 200, seed: int = 0, bin_of_each: BinOf = uniform_bin_of
+) -> tuple[Floats, Floats]:
+    """(ECE, accuracy) of each set under each resample of the samples they share: (resamples, sets) each."""
+    n = len(tops[0])
+    if any(len(top) != n for top in tops):
+        raise BalcalError("these sets are not versions of the same samples: their sizes differ")
+    rng = np.random.default_rng(seed)
+    counts = torch.from_numpy(rng.multinomial(n, np.full(n, 1 / n), size=resamples)).double()
+    ece, accuracy = np.empty((resamples, len(tops))), np.empty((resamples, len(tops)))
+    for number, top in enumerate(tops):
+        table = torch.zeros(n, bins, dtype=torch.float64)
+        table[torch.arange(n), bin_of_each(top, bins)] = top.gap
+        ece[:, number] = (counts @ table).abs().sum(1).numpy() / n
+        accuracy[:, number] = (counts @ top.right.double()).numpy() / n
+    return ece, accuracy
+
+
+def eces(tops: Sequence[TopLabels], bins: int = 15) -> Floats:
+    """The ECE of each set."""
+    return np.array([bin_table(top, bins).ece() for top in tops])
 
 
 def percentile(value: float, draws: Floats) -> Interval:
@@ -114,11 +156,19 @@ def percentile(value: float, draws: Floats) -> Interval:
     return Interval(value, float(low), float(high))
 
 
-def around_ece(value: float, draws: Floats, floor: Floats) -> Interval:
-    """An interval for the ECE behind the noise.
+def wilson(share: float, n: int) -> Interval:
+    """Wilson's interval for a share of n: not empty at 0 and at 1, where all resamples are equal."""
+    z = 1.959963984540054
+    middle = (share + z**2 / (2 * n)) / (1 + z**2 / n)
+    half = z / (1 + z**2 / n) * float(np.sqrt(share * (1 - share) / n + z**2 / (4 * n**2)))
+    return Interval(share, max(0.0, min(middle - half, share)), min(1.0, max(middle + half, share)))
 
-    Noise lifts ECE, and resampling lifts it once more, so the middle 95 % of the draws lie too high: near a perfect
-    model they never hold the truth. From the upper end we take off what resampling has added. The lower end is the
+
+def ece_interval(value: float, draws: Floats, floor: Floats) -> Interval:
+    """An interval for the ECE without noise.
+
+    Noise raises ECE, and resampling raises it once more, so the middle 95 % of the draws lie too high: near a perfect
+    model they never hold the truth. From the upper end we subtract what resampling has added. The lower end is the
     draws' upper end mirrored at the ECE, less the same (by simulation: only then it holds the truth near the noise
     floor too), and 0 where a perfect model could have scored as much.
     """
@@ -128,11 +178,11 @@ def around_ece(value: float, draws: Floats, floor: Floats) -> Interval:
     return Interval(value, low, max(high - added, low))
 
 
-def around_difference(eces: tuple[float, float], draws: Floats, floors: tuple[Floats, Floats]) -> Interval:
-    """For the difference of two ECEs, second minus first, whose biases need not cancel.
+def ece_difference_interval(eces: Sequence[float], draws: Floats, floors: Sequence[Floats]) -> Interval:
+    """An interval for the difference of two ECEs, second minus first, whose biases need not cancel.
 
-    What resampling has added is taken off once and twice, and the wider of both is kept; and where one of the models
-    cannot be told from a perfect one, its ECE may as well be 0.
+    What resampling has added is subtracted once and twice, and the wider interval is kept. Where a model cannot be
+    distinguished from a perfect one, its ECE may as well be 0.
     """
     first, second = eces
     value = second - first
@@ -146,18 +196,10 @@ def around_difference(eces: tuple[float, float], draws: Floats, floors: tuple[Fl
     return Interval(value, low, high)
 
 
-def wilson(share: float, n: int) -> Interval:
-    """For a share of n: honest at 0 and at 1, where resampling sees no doubt."""
-    z = 1.959963984540054
-    middle = (share + z**2 / (2 * n)) / (1 + z**2 / n)
-    half = z / (1 + z**2 / n) * float(np.sqrt(share * (1 - share) / n + z**2 / (4 * n**2)))
-    return Interval(share, max(0.0, min(middle - half, share)), min(1.0, max(middle + half, share)))
+def widen_gap(found: Interval, right: Floats, accuracy: Interval) -> Interval:
+    """The interval of mean confidence - accuracy, widened where all samples are right, or all wrong.
 
-
-def around_gap(found: Interval, right: Floats, accuracy: Interval) -> Interval:
-    """Mean confidence - accuracy, honest where all samples are right, or all wrong.
-
-    Resampling then sees no doubt about the accuracy; the interval is widened to what Wilson's leaves open.
+    All resamples then have the same accuracy, so Wilson's interval stands for it.
     """
     if right.min() != right.max():
         return found
@@ -165,68 +207,21 @@ def around_gap(found: Interval, right: Floats, accuracy: Interval) -> Interval:
     return Interval(found.value, min(found.low, confidence - accuracy.high), max(found.high, confidence - accuracy.low))
 
 
-def around_ece_of_one_kind(found: Interval, right: Floats, gap: Interval) -> Interval:
-    """The same for ECE, which is then the modulus of the gap."""
+def widen_ece(found: Interval, right: Floats, gap: Interval) -> Interval:
+    """The same for ECE, which is then the absolute value of the gap."""
     if right.min() != right.max():
         return found
     ends = sorted(abs(end) for end in gap.bounds)
     return Interval(found.value, min(found.low, 0.0 if gap.low <= 0 <= gap.high else ends[0]), max(found.high, ends[1]))
 
 
-def around_equal(found: Interval, values: Floats, right: Floats, most: float) -> Interval:
-    """A mean of values from 0 to `most`, honest where all samples are alike.
+def widen_mean(found: Interval, values: Floats, right: Floats, most: float) -> Interval:
+    """The interval of a mean of values from 0 to `most`, widened where all samples are alike.
 
-    Resampling sees no doubt then. But samples that were not seen may have any value, and they may be as large a share
-    as Wilson's interval for none in n reaches.
+    All resamples are equal then. But unseen samples may have any value, and their share may be as large as the upper
+    end of Wilson's interval for none in n.
     """
     if right.min() != right.max() or values.min() != values.max() or not np.isfinite(found.value):
         return found
     share = wilson(0.0, len(values)).high
     return Interval(found.value, (1 - share) * found.value, share * most + (1 - share) * found.value)
-
-
-def noise_floor(top: TopLabels, bins: int = 15, resamples: int = 2000, seed: int = 0) -> Floats:
-    """ECEs that a perfectly calibrated model with these very confidences scores on so many samples."""
-    check_resampling(bins, resamples, seed)
-    cell = cell_of(top, bins, FINE)
-    names, key = np.unique(cell, return_inverse=True)
-    count = np.bincount(key)
-    conf = np.bincount(key, top.conf.numpy())
-    place = np.zeros((len(names), bins))
-    place[np.arange(len(names)), names // FINE] = 1.0
-    rng, floor, step = np.random.default_rng(seed), np.empty(resamples), max(1, DRAWN // len(names))
-    for start in range(0, resamples, step):
-        rows = slice(start, min(start + step, resamples))
-        right = rng.binomial(count, np.clip(conf / count, 0, 1), size=(rows.stop - rows.start, len(names)))
-        floor[rows] = np.abs((conf - right) @ place).sum(1) / len(top)
-    return floor
-
-
-Place = Callable[[TopLabels, int], torch.Tensor]
-"""The bin of each sample."""
-
-
-def uniform(top: TopLabels, bins: int) -> torch.Tensor:
-    return bin_of(top.conf, bins, top.dtype)
-
-
-def joint_draws(
-    tops: Sequence[TopLabels], bins: int = 15, resamples: int = 200, seed: int = 0, place: Place = uniform
-) -> tuple[Floats, Floats]:
-    """(ECE, accuracy) of each set under each resample of the common images: (resamples, sets) each."""
-    n = len(tops[0])
-    if any(len(top) != n for top in tops):
-        raise BalcalError("these sets are not versions of the same samples: their sizes differ")
-    rng = np.random.default_rng(seed)
-    counts = torch.from_numpy(rng.multinomial(n, np.full(n, 1 / n), size=resamples)).double()
-    ece, accuracy = np.empty((resamples, len(tops))), np.empty((resamples, len(tops)))
-    for number, top in enumerate(tops):
-        table = torch.zeros(n, bins, dtype=torch.float64)
-        table[torch.arange(n), place(top, bins)] = top.gap
-        ece[:, number] = (counts @ table).abs().sum(1).numpy() / n
-        accuracy[:, number] = (counts @ top.right.double()).numpy() / n
-    return ece, accuracy
-
-
-def eces(tops: Sequence[TopLabels], bins: int = 15) -> Floats:
-    return np.array([bin_table(top, bins).ece() for top in tops])

@@ -1,7 +1,7 @@
 """Calibration of the top label, in bins: does a confidence of 0.8 mean right in 8 of 10 cases?
 
-Unless told otherwise there are 15 bins, uniform and right-closed, (lo, hi] over (0, 1]; confidence 0 falls into the
-first, 1 into the last. Of equally probable classes the first is the prediction. Empty bins count nothing.
+By default there are 15 bins, uniform and right-closed, (lo, hi] over (0, 1]. Confidence 0 falls into the first, 1 into
+the last. Of equally probable classes the first is the prediction. Empty bins count nothing.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def rmsce(*, probs: Any = None, log_probs: Any = None, labels: Any, bins: int = 
 def debiased_ece(*, probs: Any = None, log_probs: Any = None, labels: Any, bins: int = 15) -> float:
     """ECE less the part that noise adds, to first order, and not below 0. Lower is better.
 
-    ECE takes the modulus of noisy gaps, so even a perfect model scores above 0. With m the gap seen in a bin and
-    s^2 = acc (1 - acc) / n its variance, noise adds E|N(m, s^2)| - |m|; that much is taken off.
+    ECE takes the absolute value of noisy gaps, so even a perfect model scores above 0. With m the gap in a bin and
+    s^2 = acc (1 - acc) / n its variance, noise adds E|N(m, s^2)| - |m|. That much is subtracted.
 
     A bin of 100 samples at 0.75, 75 of them right, has a gap of 0; one right answer less, and it is all noise still:
 
@@ -114,7 +114,7 @@ def classwise_ece(*, probs: Any = None, log_probs: Any = None, labels: Any, bins
 
 
 def mean_confidence(*, probs: Any = None, log_probs: Any = None, labels: Any) -> float:
-    """Mean of the largest probability: to be held against accuracy.
+    """Mean of the largest probability, to compare with accuracy.
 
     >>> mean_confidence(probs=[[0.5, 0.5], [0.25, 0.75]], labels=[0, 1])
     0.625
@@ -207,6 +207,6 @@ METRICS = {
         {**UNIFORM, "of": "each class against the rest", "norm": "L1"},
     ),
     "mean_confidence": Metric(
-        mean_confidence, "neither", "fraction", "1/N sum_i max_k p_ik", "to be held against accuracy"
+        mean_confidence, "neither", "fraction", "1/N sum_i max_k p_ik", "to compare with accuracy"
     ),
 }

@@ -1,4 +1,4 @@
-"""Figures of the top label for the training loop: no checks, no waiting, a few sums on the device of the batches."""
+"""Figures of an epoch for the training loop: a few sums on the batches' device, without checks or synchronisation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from balcal.core import Record
 from balcal.metrics.bins import BinSums, zeros
-from balcal.metrics.inputs import lift
+from balcal.metrics.inputs import finite_scores
 
 
 class TopLabel:
@@ -33,7 +33,7 @@ class TopLabel:
         self.loss -= log_probs.gather(1, labels[:, None]).sum(dtype=self.loss.dtype)
 
     def tensors(self) -> list[Tensor]:
-        """What processes add up among themselves."""
+        """The sums that processes add up (all-reduce)."""
         return [*self.bins.sums.values(), self.loss]
 
     def compute(self) -> dict[str, float]:
@@ -48,9 +48,9 @@ class TopLabel:
 
 
 class TemperedNll:
-    """The NLL after the best temperature, from a sum at each of 36 of them: T = 16 to 1/8, five to the octave.
+    """The NLL after temperature scaling, from one sum for each of 36 temperatures: 16 to 1/8, five to the octave.
 
-    Between them a parabola: off by less than one part in a thousand.
+    A parabola interpolates between them, with an error below one part in a thousand.
 
     >>> meter = TemperedNll()
     >>> meter.add(torch.tensor([[4.0, 0.0]] * 4).log_softmax(1), torch.tensor([0, 0, 0, 1]))
@@ -67,14 +67,14 @@ class TemperedNll:
 
     @torch.no_grad()
     def add(self, log_probs: Tensor, labels: Tensor) -> None:
-        z = lift(log_probs)
+        z = finite_scores(log_probs)
         z = z - z.gather(1, labels[:, None])
         for number, octave in enumerate(self.OCTAVES.tolist()):
             self.loss[number] += (z * 2.0**octave).logsumexp(1).sum(dtype=self.loss.dtype)
         self.count += len(labels)
 
     def tensors(self) -> list[Tensor]:
-        """What processes add up among themselves."""
+        """The sums that processes add up (all-reduce)."""
         return [self.loss, self.count]
 
     def compute(self) -> float:
@@ -88,5 +88,5 @@ class TemperedNll:
 
 
 def lowest_tempered(history: Sequence[Record]) -> int:
-    """The first of the lowest; epochs that an earlier version trained do not know their figure and are passed by."""
+    """The epoch with the lowest tempered NLL, the first of equal ones. Old records without it do not count."""
     return min(range(len(history)), key=lambda epoch: history[epoch].get("val_nll_ts", math.inf))

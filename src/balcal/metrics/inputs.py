@@ -1,12 +1,14 @@
-"""What metrics accept: probabilities or log-probabilities, said by name, as arrays or tensors of any kind.
+"""Read and check what metrics accept: probabilities, log-probabilities or logits, as arrays or tensors of any kind.
 
-Every way to predictions leads through `read`: files, functions and calibrators refuse the same things. A table is
-checked once, in pieces that fit the processor's cache, on the device where it lies, and stays as it is; what is kept of
-it is a few numbers per sample, in float64.
+All predictions pass through `read`, so files, functions and calibrators refuse the same things. A table is checked
+once, in pieces that fit the processor's cache, on its own device. It stays as it is; metrics keep a few numbers per
+sample, in float64.
 
-Rows must sum to one. What float32 does to a row is left alone. A row that is off by more is divided by its sum: without
-a word where its precision explains that, as half precision does, else with a warning. A row that is off by more than
-1 % is refused.
+Rows must sum to one. Rounding to float32 is left alone. A row that is off by more is divided by its sum: silently if
+its precision explains the error, as half precision does, else with a warning. A row that is off by more than 1 % is
+refused.
+
+`finite_scores` serves whoever computes with logits or log-probabilities: it removes infinities and huge numbers.
 """
 
 from __future__ import annotations
@@ -23,18 +25,19 @@ from torch import Tensor
 from balcal.core import BalcalError, Predictions, at_least_float32, check_labels
 from balcal.runtime.values import as_tensor
 
-FAINT, LOWEST = 104.0, 1e4
-"""A stored probability of 0 is one that float32 cannot tell from 0: below exp(-104). Its log is taken as that, not as
--inf or some huge number, which would drown every other sample. Finite scores are kept down to 1e4 below the largest."""
-LARGE = 1e4
-"""Scores around a number beyond this lose digits, in the end all that tell them apart: their largest is made 0."""
-
 CELLS = 1 << 21
 """numbers read at once"""
 ROUNDING = 1e-5
 """how far from one float32 leaves a row of many classes; such rows stay as they are, to the bit"""
 TOLERANCE = 0.01
 """how far from one a row may sum at all"""
+FAINT = 104.0
+"""A stored probability of 0 is one that float32 cannot tell from 0: below exp(-104). Its log is taken as that, not as
+-inf or some huge number, which would drown every other sample."""
+LOWEST = 1e4
+"""how far below the largest of its row a finite score is kept"""
+LARGE = 1e4
+"""Scores around a number beyond this lose digits, in the end all that tell them apart. Their largest is made 0."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,10 +79,10 @@ class Rows:
         return self.table.shape[1]
 
     def chunks(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """(a piece of the table, its probabilities in at least float32, labels); its rows sum to one."""
-        for _, told, labels in self.pieces():
-            wide = at_least_float32(told)
-            yield told, wide.exp() if self.logs else wide, labels
+        """(a piece of the table, its probabilities in at least float32, labels). Rows sum to one."""
+        for _, whole, labels in self.pieces():
+            wide = at_least_float32(whole)
+            yield whole, wide.exp() if self.logs else wide, labels
 
     def pieces(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """(a piece of the table as given, the same with rows that sum to one, labels)."""
@@ -95,9 +98,9 @@ class Rows:
 
     def top(self) -> TopLabels:
         conf, right = [], []
-        for given, told, labels in self.pieces():
+        for given, whole, labels in self.pieces():
             pick = first_largest(given)
-            best = told.gather(1, pick[:, None])[:, 0].double()
+            best = whole.gather(1, pick[:, None])[:, 0].double()
             conf.append((best.exp() if self.logs else best).clamp(max=1).cpu())
             right.append((pick == labels).cpu())
         return TopLabels(torch.cat(conf), torch.cat(right), self.table.dtype)
@@ -108,8 +111,8 @@ class Rows:
 
     def log_probs(self) -> Tensor:
         """The same as log-probabilities, in at least float32."""
-        told = at_least_float32(self.whole())
-        return told if self.logs else told.log()
+        wide = at_least_float32(self.whole())
+        return wide if self.logs else wide.log()
 
 
 def _parts(table: Tensor) -> Iterator[slice]:
@@ -118,7 +121,7 @@ def _parts(table: Tensor) -> Iterator[slice]:
 
 
 def first_largest(table: Tensor) -> Tensor:
-    """The column of each row's largest number, the first of equal ones. numpy's is twice as fast as torch's."""
+    """The column of each row's largest number, the first of equal ones. On the CPU numpy is twice as fast as torch."""
     if table.device.type == "cpu":
         return torch.from_numpy(at_least_float32(table).numpy().argmax(1))
     return table.max(1).indices
@@ -151,7 +154,7 @@ def _given(probs: Any, log_probs: Any) -> tuple[Tensor, bool]:
 
 
 def read_predictions(predictions: Any) -> Rows:
-    """Those of a model, checked like anybody's."""
+    """The predictions of a model, checked like all others."""
     if not isinstance(predictions, Predictions):
         raise BalcalError(
             f"expected predictions, got {type(predictions).__name__}: pass arrays by name, probs= and labels="
@@ -184,7 +187,7 @@ def read_table(given: Any, what: str) -> Tensor:
 
 
 def _sums(table: Tensor, logs: bool) -> Tensor | None:
-    """What the rows sum to, where that is not one; or an error where it is something else."""
+    """What each row sums to; none, if all rows sum to one. Rows that are no distribution are an error."""
     worst, sums = 0.0, None
     for part in _parts(table):
         wide = at_least_float32(table[part])
@@ -221,13 +224,16 @@ def _complain(probs: Tensor, off: float) -> None:
     raise BalcalError(f"rows must be probabilities that sum to one (one is off by {off:.2g}): are these logits?")
 
 
-def lift(scores: Tensor, lowest: Tensor | float = LOWEST) -> Tensor:
-    """Scores without -inf; what was -inf is below or beside all others of its row. None is `lowest` below the largest.
+def finite_scores(scores: Tensor, lowest: Tensor | float = LOWEST) -> Tensor:
+    """Logits or log-probabilities (..., K) without -inf and without huge numbers.
 
-    >>> lift(torch.tensor([[0.0, -3.0, -torch.inf], [0.0, -200.0, -torch.inf]]))
+    -inf becomes the least finite score of its row, at least 104 below the largest one. No score stays more than
+    `lowest` below the largest. Rows of very large scores are shifted so that their largest is 0.
+
+    >>> finite_scores(torch.tensor([[0.0, -3.0, -torch.inf], [0.0, -200.0, -torch.inf]]))
     tensor([[   0.,   -3., -104.],
             [   0., -200., -200.]])
-    >>> lift(torch.tensor([[1e20, 0.0]]))
+    >>> finite_scores(torch.tensor([[1e20, 0.0]]))
     tensor([[     0., -10000.]])
     """
     top = scores.amax(-1, keepdim=True)

@@ -1,4 +1,4 @@
-"""What a metric is, beside its value: which way is better, in which unit, by which formula, and whose it is."""
+"""The description of a metric: which direction is better, unit, formula and reference."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Metric:
     formula: str
     reference: str
     spec: Mapping[str, Any] = field(default_factory=dict)
-    """what must be said beside the number for it to mean something: bins, edges, norm"""
+    """the conventions that the number depends on: bins, edges, norm"""
 
     @property
     def about(self) -> str:
@@ -26,6 +26,7 @@ class Metric:
         return first.split(" Lower is better")[0].split(" Higher is better")[0]
 
     def described(self) -> dict[str, Any]:
+        """The row as JSON."""
         return {
             "about": self.about,
             "better": self.better,
@@ -37,4 +38,4 @@ class Metric:
 
 
 UNIFORM = {"of": "top label", "bins": 15, "edges": "uniform, (lo, hi], 0 in the first and 1 in the last"}
-"""how the binned metrics of this package bin, unless told otherwise"""
+"""the default bins of this package's metrics"""

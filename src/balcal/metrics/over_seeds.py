@@ -1,8 +1,8 @@
-"""Methods against methods: several seeds each, the same test samples. Is one better, or is it chance?
+"""Compare methods with several seeds each, on the same test samples: is one better, or is it chance?
 
-A figure would be another one with another seed, and another one on other test samples. For two methods let d_s be the
-difference in seed s and D its mean over S seeds. Let v be what S other seeds do to D (the variance of d_s over S), and
-w what other test samples do to all seeds alike (the covariance, under resampling, of the d_s of two seeds). Then
+A figure changes with the seed, and with the test samples. For two methods let d_s be the difference in seed s and D its
+mean over S seeds. Let v be what S other seeds do to D (the variance of d_s over S), and w what other test samples do to
+all seeds alike (the covariance, under resampling, of the d_s of two seeds). Then
 
     D ± sqrt(t² v + z² w)        t: Student's quantile for S - 1 degrees of freedom, z: the normal one
 
@@ -21,14 +21,14 @@ import numpy as np
 import torch
 from scipy.special import ndtri, stdtrit
 
-from balcal.metrics.bins import equal_mass_bin_of
-from balcal.metrics.bootstrap import Floats, joint_draws, uniform
+from balcal.metrics.bins import Floats, equal_mass_bin_of, uniform_bin_of
+from balcal.metrics.bootstrap import joint_draws
 from balcal.metrics.inputs import TopLabels
 
 LEVEL = 0.05
 RESAMPLES = 400
 SMALLEST = 1e-16
-"""p values are not told apart below this"""
+"""least p value"""
 
 
 @dataclass(frozen=True)
@@ -40,18 +40,18 @@ class Chance:
     shared: Floats
     """(M, M) the part of it that no further seeds would take away"""
     added: Floats
-    """(M,) what resampling adds to each: ECEs are lifted by noise, means are not"""
+    """(M,) what resampling adds to each: noise raises ECEs, not means"""
     perfect: tuple[bool, ...]
-    """whether a model cannot be told from a perfect one, so that none can be shown to be better"""
+    """whether a model is indistinguishable from a perfect one, so that none can be shown to be better"""
     granule: float = 0.0
     """least variance of a difference that is not 0: few disagreements are no certainty"""
 
 
 def chance_of_means(values: Floats, counts: bool = False) -> Chance:
-    """Of (M, S, N) values per sample. `counts`: they are right (1) or wrong (0).
+    """Of means over (M, S, N) values per sample. `counts`: the values are right (1) or wrong (0).
 
-    Two models that disagree about few samples look too certain; so two disagreements more are assumed, one each way. It
-    agrees with the exact test: five to none is a tie, six to none is not.
+    Two models that disagree about few samples look too certain. So two more disagreements are assumed, one each way.
+    This agrees with the exact test: five to none is a tie, six to none is not.
 
     >>> right = np.array([[[1.0] * 6 + [0.0] * 94], [[0.0] * 100]])
     >>> bool(pairs(right.mean(2), chance_of_means(right, counts=True)).p[0, 1] < 0.05)
@@ -73,12 +73,12 @@ def chance_of_eces(
     bins: int = 15,
     resamples: int = RESAMPLES,
 ) -> Chance:
-    """Of models with a run per seed each; each resample draws the same samples for all. `highs`: their noise floors."""
-    place = equal_mass_bin_of if equal_mass else uniform
-    draws, _ = joint_draws([top for runs in tops for top in runs], bins, resamples, place=place)
+    """Of the ECEs of models with one run per seed. A resample draws the same samples for all. `highs`: noise floors."""
+    bin_of_each = equal_mass_bin_of if equal_mass else uniform_bin_of
+    draws, _ = joint_draws([top for runs in tops for top in runs], bins, resamples, bin_of_each=bin_of_each)
     ends = np.cumsum([0, *(len(runs) for runs in tops)])
     drawn = [draws[:, a:b].T for a, b in pairwise(ends)]
-    now = np.array([np.mean([_error(top, place(top, bins), bins) for top in runs]) for runs in tops])
+    now = np.array([np.mean([_error(top, bin_of_each(top, bins), bins) for top in runs]) for runs in tops])
     perfect = tuple(bool(value <= np.mean(high)) for value, high in zip(now, highs, strict=True))
     means = np.stack([each.mean(0) for each in drawn])
     off = np.stack(drawn) if len({len(each) for each in drawn}) == 1 else means[:, None]
@@ -98,7 +98,7 @@ def _covariances(off: Floats) -> tuple[Floats, Floats]:
 
 
 def floor_by_mass(top: TopLabels, bins: int = 15, resamples: int = 2000, seed: int = 0) -> Floats:
-    """Adaptive ECEs of a perfect model with these confidences; its bins are large, so a bin's sum is all but normal."""
+    """Adaptive ECEs of simulated perfect models. The bins are large, so their sums are taken as normal."""
     variance = torch.bincount(equal_mass_bin_of(top, bins), top.conf * (1 - top.conf), bins).numpy()
     noise = np.random.default_rng(seed).standard_normal((resamples, bins)) * np.sqrt(variance)
     floor: Floats = np.abs(noise).sum(1) / len(top)
@@ -124,16 +124,16 @@ class Pairs:
 
 @dataclass(frozen=True)
 class Spread:
-    """Variances of differences, each of all pairs at once."""
+    """Variances of the differences of all pairs, by their source."""
 
     seeds: Floats
     freedom: Floats
-    """degrees of it"""
+    """degrees of freedom of `seeds`"""
     shared: Floats
     samples: Floats
 
     def reach(self, level: Floats) -> Floats:
-        """The square of half an interval."""
+        """The square of half the interval's width."""
         t, z = stdtrit(self.freedom, level / 2), ndtri(level / 2)
         reach: Floats = np.maximum(t**2 * self.seeds + z**2 * self.shared, z**2 * self.samples)
         return reach
@@ -157,7 +157,7 @@ def _of_differences(covariance: Floats) -> Floats:
 def pairs(figures: Floats, chance: Chance) -> Pairs:
     """All differences of (M, S) figures, NaN where a run is missing; only seeds that both have are compared.
 
-    Where noise has lifted one ECE more than the other, the difference with and without that lies in the interval.
+    Where noise has raised one ECE more than the other, the interval holds the difference with and without that.
     """
     figures = np.where(np.isfinite(figures), figures, np.nan)
     each = figures[None, :, :] - figures[:, None, :]
@@ -187,7 +187,7 @@ def pairs(figures: Floats, chance: Chance) -> Pairs:
 
 
 def holm(p: Floats) -> Floats:
-    """Adjusted for being several (Holm 1979): the chance of even one false alarm among them stays below the level.
+    """p values adjusted for several tests (Holm 1979): the chance of even one false alarm stays below the level.
 
     >>> holm(np.array([0.01, 0.04, 0.03, np.nan]))
     array([0.03, 0.06, 0.06,  nan])

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from balcal.core import BalcalError
-from balcal.metrics.bins import Accumulator, zeros
+from balcal.metrics.bins import Accumulator, Floats, zeros
 from balcal.metrics.inputs import Rows, first_largest, read, read_unlabelled
 from balcal.metrics.metric import Metric
 from balcal.runtime.values import as_tensor
@@ -90,30 +90,35 @@ def soft_kl(*, probs: Any = None, log_probs: Any = None, soft_labels: Any) -> fl
 
 
 def losses(rows: Rows) -> torch.Tensor:
-    """-log p_label of each sample, float64 on the CPU. What rounding has lifted above 1 counts as 1."""
-    told = []
+    """-log p_label of each sample, float64 on the CPU. A probability that rounding put above 1 counts as 1."""
+    parts = []
     for _, whole, labels in rows.pieces():
         value = whole.gather(1, labels[:, None])[:, 0].double()
-        told.append((value if rows.logs else value.log()).clamp(max=0).neg().cpu())
-    return torch.cat(told) + 0.0  # no -0
+        parts.append((value if rows.logs else value.log()).clamp(max=0).neg().cpu())
+    return torch.cat(parts) + 0.0  # no -0
 
 
 def squares(rows: Rows) -> torch.Tensor:
     """The Brier score of each sample: sum_k p_k^2 - 2 p_label + 1."""
-    told = []
+    parts = []
     for _, probs, labels in rows.chunks():
         wide = probs.double()
-        told.append((wide.square().sum(1) - 2 * wide.gather(1, labels[:, None])[:, 0] + 1).cpu())
-    return torch.cat(told).clamp(min=0)
+        parts.append((wide.square().sum(1) - 2 * wide.gather(1, labels[:, None])[:, 0] + 1).cpu())
+    return torch.cat(parts).clamp(min=0)
+
+
+def per_sample_scores(rows: Rows) -> dict[str, Floats]:
+    """NLL and Brier score of each sample."""
+    return {"nll": losses(rows).numpy(), "brier": squares(rows).numpy()}
 
 
 def entropies(rows: Rows) -> torch.Tensor:
     """The entropy of each prediction. 0 log 0 is 0."""
-    told = []
+    parts = []
     for given, probs, _ in rows.chunks():
         terms = probs * given.to(probs.dtype).clamp(min=-1e4) if rows.logs else torch.xlogy(probs, probs)
-        told.append(-terms.sum(1, dtype=torch.float64).cpu())
-    return torch.cat(told).clamp(min=0)
+        parts.append(-terms.sum(1, dtype=torch.float64).cpu())
+    return torch.cat(parts).clamp(min=0)
 
 
 def _soft(probs: Any, log_probs: Any, soft_labels: Any) -> tuple[Rows, torch.Tensor]:

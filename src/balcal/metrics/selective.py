@@ -1,4 +1,4 @@
-"""Acting only when sure: what error is left at which coverage."""
+"""Selective prediction: the error that remains if only the most confident samples are answered."""
 
 from __future__ import annotations
 
@@ -6,16 +6,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from balcal.core import BalcalError
-from balcal.metrics.bins import Accumulator, check_bins, equal_mass
+from balcal.metrics.bins import Accumulator, Floats, check_bins, equal_mass
 from balcal.metrics.inputs import Rows, TopLabels, read
 from balcal.metrics.metric import Metric
 from balcal.metrics.unbinned import ks_error, sorted_top
-
-Floats = NDArray[np.float64]
 
 
 def risk_coverage(*, probs: Any = None, log_probs: Any = None, labels: Any) -> tuple[Floats, Floats]:
@@ -42,7 +39,7 @@ def aurc(*, probs: Any = None, log_probs: Any = None, labels: Any) -> float:
 
 
 def risk_curve(right: Floats) -> tuple[Floats, Floats]:
-    """From right answers up to each sample in ascending confidence, as `sorted_top` counts them."""
+    """From the running number of right answers in ascending confidence, as `sorted_top` counts them."""
     n = len(right)
     taken = np.arange(1, n + 1)
     hits = right[-1] - np.append(right[-2::-1], 0.0)
@@ -59,7 +56,7 @@ def ranked_figures(top: TopLabels, bins: int = 15) -> dict[str, float]:
 
 
 class Ranked(Accumulator):
-    """Adaptive ECE, KS error and AURC. They rank the samples, so nine bytes are kept of each: memory does grow.
+    """Adaptive ECE, KS error and AURC. They rank the samples, so memory grows by nine bytes per sample.
 
     >>> meter = Ranked()
     >>> meter.update(probs=[[0.9, 0.1], [0.8, 0.2]], labels=[0, 1])

@@ -7,26 +7,25 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from scipy.fft import dct, idct
 from scipy.optimize import brentq
 
 from balcal.core import BalcalError
-from balcal.metrics.bins import Accumulator, zeros
+from balcal.metrics.bins import Accumulator, Floats, zeros
 from balcal.metrics.inputs import Rows, TopLabels, read
 from balcal.metrics.metric import Metric
 from balcal.runtime.values import check_number
 
 CELLS = 8192
-"""of the grid on which residuals are smoothed: cells far narrower than any width that comes out of noisy data"""
+"""cells of the grid on which residuals are smoothed: far narrower than any kernel that noisy data asks for"""
 
 
 def smooth_ece(*, probs: Any = None, log_probs: Any = None, labels: Any, sigma: float | None = None) -> float:
-    """ECE with a kernel in place of bins, its width found by itself. Lower is better.
+    """ECE with a kernel in place of bins, of a width that it finds itself. Lower is better.
 
-    The residuals conf - right are smeared by a Gaussian of width sigma, reflected at 0 and 1 so that nothing is lost;
-    smECE(sigma) is the integral of the modulus of what results. It falls as sigma grows, and is taken where it equals
-    sigma. Where all residuals have one sign, no smearing can cancel them: the value is the mean gap.
+    The residuals conf - right are smoothed by a Gaussian of width sigma, reflected at 0 and 1 so that nothing is lost.
+    smECE(sigma) is the integral of the absolute value of the result. It falls as sigma grows, and is taken where it
+    equals sigma. Where all residuals have one sign, no smoothing can cancel them: the value is the mean gap.
 
     >>> round(smooth_ece(probs=[[1.0, 0.0]] * 4, labels=[0, 0, 0, 1]), 6)  # always sure, right in three of four
     0.25
@@ -47,9 +46,9 @@ def ks(*, probs: Any = None, log_probs: Any = None, labels: Any) -> float:
     return ks_error(*sorted_top(read(probs, log_probs, labels).top()))
 
 
-def residual_grid(top: TopLabels) -> NDArray[np.float64]:
-    """Residuals conf - right, divided by N, put down on the centres of a grid: each shared between its two neighbours,
-    so that place and amount are kept."""
+def residual_grid(top: TopLabels) -> Floats:
+    """Residuals conf - right, divided by N, on a grid. Each is shared between its two neighbours, so that position and
+    amount are kept."""
     at = (top.conf * CELLS - 0.5).clamp(0, CELLS - 1)
     low = at.floor().clamp(max=CELLS - 2)
     share, first, gap = at - low, low.long(), top.gap / len(top)
@@ -57,8 +56,8 @@ def residual_grid(top: TopLabels) -> NDArray[np.float64]:
     return np.asarray(grid.numpy(), dtype=np.float64)
 
 
-def smooth_error(grid: NDArray[np.float64], sigma: float | None = None) -> float:
-    """The integral of |smeared residuals|, at a given width, or at the width that equals it.
+def smooth_error(grid: Floats, sigma: float | None = None) -> float:
+    """The integral of |smoothed residuals|, at a given width, or at the width that equals it.
 
     A Gaussian reflected at both ends is heat spreading in a closed rod: each cosine mode k decays by
     exp(-(pi k sigma)^2 / 2), and the mean, mode 0, stays.
@@ -79,7 +78,7 @@ def smooth_error(grid: NDArray[np.float64], sigma: float | None = None) -> float
     return float(brentq(lambda width: error(width) - width, narrow, 1.5, xtol=1e-9))
 
 
-def sorted_top(top: TopLabels) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def sorted_top(top: TopLabels) -> tuple[Floats, Floats]:
     """(confidences in ascending order, right answers of the samples up to each): ties spread evenly over their group,
     so that the order of the samples does not matter."""
     values = np.sort(top.conf.numpy())
@@ -91,8 +90,8 @@ def sorted_top(top: TopLabels) -> tuple[NDArray[np.float64], NDArray[np.float64]
     return values, right
 
 
-def ks_error(conf: NDArray[np.float64], right: NDArray[np.float64]) -> float:
-    """Of what `sorted_top` gives. Inside a group of ties the running sum is straight, so its ends decide."""
+def ks_error(conf: Floats, right: Floats) -> float:
+    """From what `sorted_top` returns. Inside a group of ties the running sum is straight, so its ends decide."""
     return float(np.abs(np.cumsum(conf) - right).max()) / len(conf)
 
 

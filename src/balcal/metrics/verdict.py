@@ -1,4 +1,7 @@
-"""One look at predictions: are they right, do they know how often, and how sure can we be of that?"""
+"""The figures of one set of predictions: all of them by name (`summary`), or the main ones with intervals (`verdict`).
+
+The verdict also has the noise floor, which is what a perfect model would score, and one sentence on what is wrong.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +11,56 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import numpy as np
-import torch
 
 from balcal.core import BalcalError, Predictions
-from balcal.metrics import bootstrap as resample
-from balcal.metrics.bins import bin_table
+from balcal.metrics import bootstrap
+from balcal.metrics.bins import Floats, bin_table
+from balcal.metrics.bootstrap import Interval
+from balcal.metrics.calibration import ClassBinSums
 from balcal.metrics.inputs import Rows, TopLabels, read, read_predictions
-from balcal.metrics.scoring import losses, squares
+from balcal.metrics.scoring import entropies, losses, per_sample_scores, squares
+from balcal.metrics.selective import ranked_figures
+from balcal.metrics.unbinned import residual_grid, smooth_error
 
 Kind = Literal["perfect", "over", "under", "mixed"]
 Bounds = tuple[float, float]
+
+
+def top_label(*, probs: Any = None, log_probs: Any = None, labels: Any, bins: int = 15) -> dict[str, float]:
+    """Every metric of the top label, by name, reading the table once.
+
+    >>> round(top_label(probs=[[0.9, 0.1], [0.6, 0.4]], labels=[0, 1])["ece"], 6)
+    0.35
+    """
+    return top_label_figures(read(probs, log_probs, labels).top(), bins)
+
+
+def summary(*, probs: Any = None, log_probs: Any = None, labels: Any, bins: int = 15) -> dict[str, float]:
+    """Every metric of predictions and labels, by name.
+
+    >>> sorted(summary(probs=[[0.9, 0.1], [0.6, 0.4]], labels=[0, 1]))[:5]
+    ['accuracy', 'adaptive_ece', 'aurc', 'brier', 'brier_per_class']
+    """
+    rows = read(probs, log_probs, labels)
+    classwise = ClassBinSums(rows.num_classes, bins)
+    classwise.add_rows(rows)
+    brier = float(squares(rows).mean())
+    return {
+        **top_label_figures(rows.top(), bins),
+        **classwise.compute(),
+        "nll": float(losses(rows).mean()),
+        "brier": brier,
+        "brier_per_class": brier / rows.num_classes,
+        "entropy": float(entropies(rows).mean()),
+    }
+
+
+def top_label_figures(top: TopLabels, bins: int) -> dict[str, float]:
+    return {
+        **bin_table(top, bins).figures(),
+        **ranked_figures(top, bins),
+        "smooth_ece": smooth_error(residual_grid(top)),
+    }
 
 
 @dataclass(frozen=True)
@@ -38,12 +81,12 @@ class Verdict:
     ece: float
     """uniform bins (lo, hi], L1, top label"""
     ece_interval: Bounds
-    """of the ECE behind the noise; it begins at 0 if the model cannot be told from a perfect one"""
+    """of the ECE without noise; it begins at 0 if the model is indistinguishable from a perfect one"""
     debiased_ece: float
     floor_mean: float
-    """ECE that a perfectly calibrated model with these confidences scores on average on so many samples"""
+    """noise floor: the mean ECE of perfectly calibrated models with these confidences, on so many samples"""
     floor_high: float
-    """and what it exceeds one time in forty"""
+    """its 97.5 % quantile"""
     over: float
     """part of `ece` where confidence exceeds accuracy"""
     under: float
@@ -57,6 +100,7 @@ class Verdict:
 
     @property
     def kind(self) -> Kind:
+        """Indistinguishable from perfect, over-confident, under-confident, or both in different bins."""
         if self.ece <= self.floor_high:
             return "perfect"
         low, high = self.gap_interval
@@ -80,15 +124,15 @@ class Verdict:
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON, which knows no infinity: None stands for it."""
-        told = asdict(self)
+        fields = asdict(self)
         for name in ("nll", "nll_interval"):
-            told[name] = _finite_or_none(told[name])
-        return told
+            fields[name] = _finite_or_none(fields[name])
+        return fields
 
     @classmethod
-    def of(cls, told: Mapping[str, Any]) -> Verdict:
-        """From what `as_dict` made, also after a journey through JSON."""
-        return cls(**{name: _or_infinite(value) for name, value in told.items()})
+    def of(cls, fields: Mapping[str, Any]) -> Verdict:
+        """From what `as_dict` returned, also if it was stored as JSON in between."""
+        return cls(**{name: _or_infinite(value) for name, value in fields.items()})
 
     def __str__(self) -> str:
         floor = f"a perfect model scores {_percent(self.floor_mean)} on average, up to {_percent(self.floor_high)}"
@@ -117,7 +161,7 @@ def verdict(
     resamples: int = 1000,
     seed: int = 0,
 ) -> Verdict:
-    """Judge predictions, or arrays by name.
+    """Measure predictions, or arrays by name, and say how certain each figure is.
 
     Two hundred samples at a confidence of 0.9, of which 150 are right:
 
@@ -130,139 +174,52 @@ def verdict(
       NLL          0.6547   [0.5118, 0.7865]
       Brier        0.4200   [0.3160, 0.5160]
     """
-    resample.check_resampling(bins, resamples, seed)
+    bootstrap.check_resampling(bins, resamples, seed)
     rows = _rows(predictions, probs, log_probs, labels)
-    top, values = _measured(rows)
-    figures, right = bin_table(top, bins).figures(), top.right.double().numpy()
-    floor = resample.noise_floor(top, bins, 2 * resamples, seed)
-    drawn = resample.Resamples([top], _finite(values), bins, resamples, seed)
-    accuracy = resample.wilson(figures["accuracy"], len(top))
-    gap = resample.percentile(figures["mean_confidence"] - figures["accuracy"], drawn.gap[0])
-    gap = resample.around_gap(gap, right, accuracy)
-    ece = resample.around_ece(figures["ece"], drawn.ece[0], floor)
-
-    def mean(name: str, most: float) -> resample.Interval:
-        value = float(values[name].mean())
-        if name not in drawn.means:
-            return resample.Interval(value, value, value)
-        return resample.around_equal(resample.percentile(value, drawn.means[name]), values[name], right, most)
-
-    nll, brier = mean("nll", math.inf), mean("brier", 2.0)
+    top, scores = rows.top(), per_sample_scores(rows)
+    figures = bin_table(top, bins).figures()
+    floor = bootstrap.noise_floor(top, bins, 2 * resamples, seed)
+    drawn = bootstrap.Resamples([top], _finite(scores), bins, resamples, seed)
+    intervals = _intervals(top, scores, figures, floor, drawn)
     return Verdict(
         samples=len(top),
         classes=rows.num_classes,
         accuracy=figures["accuracy"],
-        accuracy_interval=accuracy.bounds,
         mean_confidence=figures["mean_confidence"],
-        gap=gap.value,
-        gap_interval=gap.bounds,
+        gap=intervals["gap"].value,
         ece=figures["ece"],
-        ece_interval=resample.around_ece_of_one_kind(ece, right, gap).bounds,
         debiased_ece=figures["debiased_ece"],
         floor_mean=float(floor.mean()),
         floor_high=float(np.quantile(floor, 0.975)),
         over=figures["over_confidence"],
         under=figures["under_confidence"],
-        nll=nll.value,
-        nll_interval=nll.bounds,
-        brier=brier.value,
-        brier_interval=brier.bounds,
+        nll=intervals["nll"].value,
+        brier=intervals["brier"].value,
         bins=bins,
         resamples=resamples,
         seed=seed,
+        **{f"{name}_interval": interval.bounds for name, interval in intervals.items()},
     )
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """Second model minus first, on the same samples; 95 % intervals from resampling both together."""
-
-    samples: int
-    accuracy: resample.Interval
-    nll: resample.Interval
-    brier: resample.Interval
-    ece: resample.Interval
-    bins: int = 15
-    names: tuple[str, str] = ("the first", "the second")
-
-    def sentence(self) -> str:
-        told = []
-        for title, found, sign in (("accuracy", self.accuracy, 1), ("NLL", self.nll, -1), ("ECE", self.ece, -1)):
-            tie = "the same" if found.low == found.high == 0 else "a tie" if found.low <= 0 <= found.high else ""
-            told.append(f"{title} {tie or ('better' if found.value * sign > 0 else 'worse')}")
-        return f"{self.names[1]} against {self.names[0]}: " + ", ".join(told)
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def of(cls, told: dict[str, Any]) -> Comparison:
-        """From what `as_dict` made, also after a journey through JSON."""
-        try:
-            parts = {name: resample.Interval(**value) for name, value in told.items() if isinstance(value, dict)}
-            return cls(**{**told, **parts, "names": tuple(told["names"])})
-        except (TypeError, KeyError, AttributeError):
-            raise BalcalError("this is not a comparison as `as_dict` makes it: compare the models again") from None
-
-    def __str__(self) -> str:
-        lines = [f"{self.samples:,} samples, {self.sentence()}"]
-        for name, title in (("accuracy", "accuracy"), ("ece", "ECE"), ("nll", "NLL"), ("brier", "Brier")):
-            found: resample.Interval = getattr(self, name)
-            scale, digits = (100, 2) if name in ("accuracy", "ece") else (1, 4)
-            value, low, high = (f"{x * scale:+.{digits}f}" for x in (found.value, found.low, found.high))
-            lines.append(f"  {title:<11}{value:>8}{' %' if scale == 100 else '  '}   [{low}, {high}]")
-        return "\n".join(lines)
-
-
-def compare(
-    first: Predictions,
-    second: Predictions,
-    names: tuple[str, str] = ("the first", "the second"),
-    bins: int = 15,
-    resamples: int = 1000,
-    seed: int = 0,
-) -> Comparison:
-    """The difference of two models on the same samples, second minus first, by a paired bootstrap.
-
-    >>> y = torch.tensor([0] * 150 + [1] * 50)
-    >>> hot, warm = (Predictions(torch.tensor([[p, 1 - p]] * 200).log(), y) for p in (0.9, 0.76))
-    >>> print(compare(hot, warm))
-    200 samples, the second against the first: accuracy the same, NLL better, ECE better
-      accuracy      +0.00 %   [+0.00, +0.00]
-      ECE          -14.00 %   [-17.41, -4.71]
-      NLL         -0.0921     [-0.1547, -0.0242]
-      Brier       -0.0448     [-0.0784, -0.0084]
-    """
-    resample.check_resampling(bins, resamples, seed)
-    if not isinstance(names, tuple | list) or [type(name) for name in names] != [str, str]:
-        raise BalcalError(f"names must be those of the two models, not {names!r:.60}")
-    both = [read_predictions(p) for p in (first, second)]
-    if not torch.equal(*(rows.labels.cpu() for rows in both)):
-        raise BalcalError("these predictions are not of the same samples: their labels differ")
-    (top_a, values_a), (top_b, values_b) = map(_measured, both)
-    if not all(np.isfinite(x).all() for x in (*values_a.values(), *values_b.values())):
-        raise BalcalError("a label was given probability 0, its NLL is infinite: there is nothing to subtract")
-    right = (top_b.right.double() - top_a.right.double()).numpy()
-    values = {name: values_b[name] - values_a[name] for name in values_a} | {"accuracy": right}
-    if len(top_a) == 1 or (all(x.min() == x.max() for x in values.values()) and any(x[0] for x in values.values())):
-        raise BalcalError(
-            f"the difference is the same in all of {len(top_a):,} samples, so resampling cannot say how sure it is: "
-            "compare the models on more samples"
-        )
-    drawn = resample.Resamples([top_a, top_b], values, bins, resamples, seed)
-    eces = (bin_table(top_a, bins).ece(), bin_table(top_b, bins).ece())
-    floors = (
-        resample.noise_floor(top_a, bins, 2 * resamples, seed),
-        resample.noise_floor(top_b, bins, 2 * resamples, seed),
-    )
-    means = {name: resample.percentile(float(x.mean()), drawn.means[name]) for name, x in values.items()}
-    return Comparison(
-        samples=len(top_a),
-        ece=resample.around_difference(eces, drawn.ece[1] - drawn.ece[0], floors),
-        bins=bins,
-        names=(names[0], names[1]),
-        **means,
-    )
+def _intervals(
+    top: TopLabels, scores: dict[str, Floats], figures: dict[str, float], floor: Floats, drawn: bootstrap.Resamples
+) -> dict[str, Interval]:
+    """Of accuracy, gap, ECE, NLL and Brier score: from the resamples, and wider where those see no doubt."""
+    right = top.right.double().numpy()
+    accuracy = bootstrap.wilson(figures["accuracy"], len(top))
+    gap = bootstrap.percentile(figures["mean_confidence"] - figures["accuracy"], drawn.gap[0])
+    gap = bootstrap.widen_gap(gap, right, accuracy)
+    ece = bootstrap.ece_interval(figures["ece"], drawn.ece[0], floor)
+    means = {}
+    for name, most in (("nll", math.inf), ("brier", 2.0)):
+        value = float(scores[name].mean())
+        if name in drawn.means:
+            found = bootstrap.percentile(value, drawn.means[name])
+            means[name] = bootstrap.widen_mean(found, scores[name], right, most)
+        else:
+            means[name] = Interval(value, value, value)
+    return {"accuracy": accuracy, "gap": gap, "ece": bootstrap.widen_ece(ece, right, gap), **means}
 
 
 def _rows(predictions: Predictions | None, probs: Any, log_probs: Any, labels: Any) -> Rows:
@@ -273,12 +230,8 @@ def _rows(predictions: Predictions | None, probs: Any, log_probs: Any, labels: A
     return read(probs, log_probs, labels)
 
 
-def _measured(rows: Rows) -> tuple[TopLabels, dict[str, resample.Floats]]:
-    return rows.top(), {"nll": losses(rows).numpy(), "brier": squares(rows).numpy()}
-
-
-def _finite(values: dict[str, resample.Floats]) -> dict[str, resample.Floats]:
-    return {name: x for name, x in values.items() if np.isfinite(x).all()}
+def _finite(scores: dict[str, Floats]) -> dict[str, Floats]:
+    return {name: x for name, x in scores.items() if np.isfinite(x).all()}
 
 
 def _finite_or_none(value: Any) -> Any:

@@ -26,7 +26,8 @@ from balcal.core import Backbone, BalcalError, Record
 from balcal.data.batches import LoaderBatches
 from balcal.evaluation.judge import calibrated_predictions, predictions_of
 from balcal.evaluation.predict import predict_batches
-from balcal.metrics.verdict import Comparison, Verdict, compare, verdict
+from balcal.metrics.comparison import Comparison, compare
+from balcal.metrics.verdict import Verdict, verdict
 from balcal.model import Model
 from balcal.recipe import Method, Plan, Recipe
 from balcal.runs import Run

@@ -1,6 +1,6 @@
 """Common corruptions of images, after Hendrycks and Dietterich (ICLR 2019): 15 kinds and 4 extra ones, 5 severities.
 
-What is published, how ours was held against it and where it differs: docs/corruptions.md.
+How ours compare with the published ones, and where they differ: docs/corruptions.md.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from balcal.core import BalcalError
 from balcal.data.corruptions.blur import BLUR
-from balcal.data.corruptions.constants import CONSTANTS, set_for
+from balcal.data.corruptions.constants import CONSTANTS, constants_side
 from balcal.data.corruptions.digital import DIGITAL
 from balcal.data.corruptions.noise import NOISE, Bytes, Draws
 from balcal.data.corruptions.weather import WEATHER
@@ -30,39 +30,39 @@ GROUPS = {
 CORRUPTIONS = tuple(name for names in GROUPS.values() for name in names)
 """the fifteen of the published benchmark, in its order"""
 EXTRA = ("speckle_noise", "gaussian_blur", "spatter", "saturate")
-"""held out by the authors to choose things on; one for each group"""
+"""the authors' validation corruptions, one for each group"""
 ROTATION = "rotation"
 """by 10, 45, 90, 135 and 180 degrees: the shift of the SVHN experiments, not of the benchmark"""
 SEVERITIES = (1, 2, 3, 4, 5)
 VERSION = 1
-"""goes up whenever any result changes: results that were kept are then made anew"""
+"""goes up whenever any result changes; it is part of the name of stored predictions"""
 
-AT_ONCE = 1 << 19
-"""values to work on in one go, so that they stay in the cache of the processor"""
+VALUES_AT_ONCE = 1 << 19
+"""values to work on at once, so that they stay in the processor's cache"""
 
 Images = TypeVar("Images", Tensor, NDArray[np.uint8])
-_HOW: dict[str, Any] = NOISE | BLUR | WEATHER | DIGITAL
+_FUNCTIONS: dict[str, Any] = NOISE | BLUR | WEATHER | DIGITAL
 
 
 def corrupt(images: Images, name: str, severity: int, seed: int = 0, first: int = 0) -> Images:
-    """The images (N, H, W, C), bytes of one or three channels, corrupted; as an array or a tensor, as they came.
+    """Corrupt images (N, H, W, C), bytes of one or three channels. Arrays give an array, tensors a tensor.
 
-    An image's result depends on its pixels, its number (`first` is that of the first), the seed, the corruption and the
-    severity; not on the images around it, nor on the number of threads.
+    The result of an image depends on its pixels, its number (`first` is that of the first), the seed, the corruption
+    and the severity; not on other images, nor on the number of threads.
 
     >>> images = np.full((3, 32, 32, 3), 128, np.uint8)
     >>> foggy = corrupt(images, "fog", severity=3)
     >>> bool((corrupt(images[2:], "fog", severity=3, first=2) == foggy[2:]).all())
     True
     """
-    pixels = checked(images, name, severity)
-    constant = CONSTANTS[name][set_for(*pixels.shape[1:3])][severity - 1]
+    pixels = _checked(images, name, severity)
+    constant = CONSTANTS[name][constants_side(*pixels.shape[1:3])][severity - 1]
     out = corrupt_with(pixels, name, constant, stream(seed, "corrupt", name, severity), first)
     return torch.from_numpy(out).to(images.device) if isinstance(images, Tensor) else out
 
 
-def checked(images: Tensor | Bytes, name: str, severity: int) -> Bytes:
-    """The images as an array; or a sentence about what is wrong."""
+def _checked(images: Tensor | Bytes, name: str, severity: int) -> Bytes:
+    """The images as an array; an error if they cannot be corrupted."""
     if name not in CONSTANTS:
         raise BalcalError(unknown("corruption", name, CONSTANTS))
     if isinstance(severity, bool) or severity not in SEVERITIES:
@@ -72,21 +72,21 @@ def checked(images: Tensor | Bytes, name: str, severity: int) -> Bytes:
         raise BalcalError(
             f"corruptions need bytes (N, H, W, C) with one or three channels, not {pixels.dtype} {pixels.shape}"
         )
-    set_for(*pixels.shape[1:3])
+    constants_side(*pixels.shape[1:3])
     return pixels
 
 
 def corrupt_with(images: Bytes, name: str, constant: Any, key: int, first: int = 0) -> Bytes:
     """Corrupt with any constants of the kind that the corruption takes."""
     out = np.empty(images.shape, np.uint8)
-    together = max(1, AT_ONCE // max(1, images[0].size)) if len(images) else 1
+    together = max(1, VALUES_AT_ONCE // max(1, images[0].size)) if len(images) else 1
     for start in range(0, len(images), together):
         part = np.ascontiguousarray(images[start : start + together])
-        done = _HOW[name](part, constant, Draws(key, first + start, len(part)))
+        done = _FUNCTIONS[name](part, constant, Draws(key, first + start, len(part)))
         out[start : start + together] = done if done.dtype == np.uint8 else _to_bytes(done)
     return out
 
 
 def _to_bytes(levels: NDArray[Any]) -> Bytes:
-    """Fractions of a grey level are cut off, as published; but not for a rounding error just below a whole one."""
+    """Fractions of a grey level are cut off, as published, but a rounding error below a whole level is not."""
     return np.clip(levels + np.float32(2**-10), 0, 255).astype(np.uint8)

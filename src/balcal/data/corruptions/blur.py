@@ -1,4 +1,4 @@
-"""Blur: kernels, local shuffling, motion, zoom."""
+"""Blur: Gaussian, defocus, glass (local shuffling), motion, zoom."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ def defocus_blur(images: Bytes, c: tuple[float, float], draws: Draws) -> Floats:
 
 
 def sources(height: int, width: int, reach: int, draws: Draws) -> NDArray[np.intp]:
-    """For each pixel the pixel whose value it ends up with, (n, H * W), after one round of local shuffling.
+    """For each pixel (n, H * W), the pixel whose value it has after one round of local shuffling.
 
-    From the last pixel to the first, all but a margin take the value that a random near pixel has by then. (The
-    published code means to swap the two, but assigns views of one array: the near pixel keeps its value. The data sets
-    were made so.) Written as pointers there is no loop over pixels: a pixel whose source was written before it points
-    there, any other pixel is the end of its chain, and doubling follows all chains at once.
+    From the last pixel to the first, all but a margin take the present value of a random near pixel. (The published
+    code means to swap the two, but assigns views of one array, so the near pixel keeps its value. The data sets were
+    made so.) Pointers avoid the loop over pixels. A pixel whose source was written before it points there, any other
+    pixel ends its chain, and doubling follows all chains at once.
     """
     step = draws.below(2 * reach, 2, height, width) - reach
     step[:, 0] *= width
@@ -91,10 +91,10 @@ def glass_blur(images: Bytes, c: tuple[float, int, int], draws: Draws) -> Floats
     return smooth(pixels.reshape(images.shape), sigma)
 
 
-def steps(angles: Floats, radius: float, sigma: float) -> tuple[NDArray[np.intp], Floats]:
-    """The way of a motion, as ImageMagick goes it: half a bell from the pixel on, in whole pixels.
+def motion_path(angles: Floats, radius: float, sigma: float) -> tuple[NDArray[np.intp], Floats]:
+    """The path of a motion blur as in ImageMagick: half a Gaussian that begins at the pixel, in whole pixels.
 
-    (n, taps, 2) steps down and to the right, and the weight (taps,) of each.
+    Returns (n, taps, 2) steps down and to the right, and the weight (taps,) of each.
     """
     taps = np.arange(2 * math.ceil(radius) + 1)
     weights = np.exp(-(taps**2) / (2 * sigma**2))
@@ -105,9 +105,9 @@ def steps(angles: Floats, radius: float, sigma: float) -> tuple[NDArray[np.intp]
     return np.ceil(way - 0.5).astype(np.intp), weights[keep].astype(np.float32)
 
 
-def moved(images: NDArray[Any], radius: float, sigma: float, angles: Floats) -> Floats:
-    """Motion blur of (n, H, W, C), rounded to whole grey levels; images that move along the same pixels go together."""
-    way, weights = steps(angles, radius, sigma)
+def motion_blurred(images: NDArray[Any], radius: float, sigma: float, angles: Floats) -> Floats:
+    """Motion blur of (n, H, W, C), rounded to whole grey levels. Images with the same path are blurred together."""
+    way, weights = motion_path(angles, radius, sigma)
     ways, which = np.unique(way.reshape(len(images), -1), axis=0, return_inverse=True)
     height, width = images.shape[1:3]
     reach = int(np.abs(ways).max())
@@ -125,11 +125,11 @@ def moved(images: NDArray[Any], radius: float, sigma: float, angles: Floats) -> 
 
 
 def motion_blur(images: Bytes, c: tuple[float, float], draws: Draws) -> Floats:
-    return moved(images, *c, draws.between(-45, 45))
+    return motion_blurred(images, *c, draws.between(-45, 45))
 
 
 def _zoomed(side: int, factor: float) -> Any:
-    """The middle of a line, stretched to the whole line, as a matrix: what scipy's zoom does to the unit vectors."""
+    """Stretching the middle of a line to the whole line, as a matrix: scipy's zoom of the unit vectors."""
     kept = math.ceil(side / factor)
     top = (side - kept) // 2
     lines = ndimage.zoom(np.eye(side)[top : top + kept], (factor, 1), order=1)
@@ -139,13 +139,13 @@ def _zoomed(side: int, factor: float) -> Any:
 
 @lru_cache(maxsize=8)
 def zoom_matrix(height: int, width: int, factors: tuple[float, ...]) -> Any:
-    """Mean of the image enlarged by each factor: linear, so one sparse matrix (H W, H W) does it all."""
+    """The mean of an image enlarged by each factor, as one sparse matrix (H W, H W)."""
     total = sum(sparse.kron(_zoomed(height, f), _zoomed(width, f), format="csr") for f in factors)
     return (total / len(factors)).astype(np.float32).tocsr()
 
 
-def through(matrix: Any, images: NDArray[Any]) -> Floats:
-    """Every channel of every image (n, H, W, C) as a vector, times the matrix."""
+def apply_matrix(matrix: Any, images: NDArray[Any]) -> Floats:
+    """The matrix times every channel of every image (n, H, W, C)."""
     n, height, width, channels = images.shape
     columns = images.transpose(1, 2, 0, 3).reshape(height * width, n * channels).astype(np.float32)
     out: Floats = (matrix @ columns).reshape(height, width, n, channels).transpose(2, 0, 1, 3)
@@ -154,7 +154,7 @@ def through(matrix: Any, images: NDArray[Any]) -> Floats:
 
 def zoom_blur(images: Bytes, factors: tuple[float, ...], draws: Draws) -> Floats:
     """The image itself counts once more beside its enlargements, one of which is by 1."""
-    return through(zoom_matrix(*images.shape[1:3], (1.0, *factors)), images)
+    return apply_matrix(zoom_matrix(*images.shape[1:3], (1.0, *factors)), images)
 
 
 BLUR = {f.__name__: f for f in (defocus_blur, glass_blur, motion_blur, zoom_blur, gaussian_blur)}

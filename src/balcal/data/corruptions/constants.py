@@ -1,7 +1,7 @@
-"""The published constants: corruption -> side of the images they were chosen for -> one entry a severity.
+"""The published constants: by corruption, then by side of the images, one entry for each severity.
 
-32: CIFAR-10-C (and CIFAR-100-C), 64: Tiny-ImageNet-C, 224: ImageNet-C. What an entry means is said where
-it is used.
+32: CIFAR-10-C (and CIFAR-100-C), 64: Tiny-ImageNet-C, 224: ImageNet-C. The function of each corruption says what an
+entry means.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SMALLEST = 8
 
 
 def _zooms(*ends_and_steps: tuple[float, float]) -> tuple[tuple[float, ...], ...]:
-    """`arange` itself, because with these floats it decides whether the end belongs to the list."""
+    """As published, by `arange`: with these floats its rounding decides whether the end is in the list."""
     return tuple(tuple(np.arange(1, end, step).tolist()) for end, step in ends_and_steps)
 
 
@@ -141,10 +141,10 @@ CONSTANTS: dict[str, dict[int, tuple[Any, ...]]] = {
 }
 
 
-def set_for(height: int, width: int) -> int:
-    """Which constants images of this size get: by their shorter side, below 48 those of 32, below 128 those of 64.
+def constants_side(height: int, width: int) -> int:
+    """The side of the constants for images of this size: 32 if the shorter side is below 48, 64 below 128, else 224.
 
-    >>> [set_for(side, side) for side in (28, 32, 48, 64, 96, 128, 224)]
+    >>> [constants_side(side, side) for side in (28, 32, 48, 64, 96, 128, 224)]
     [32, 32, 64, 64, 64, 224, 224]
     """
     side = min(height, width)

@@ -1,4 +1,4 @@
-"""Contrast, elastic stretching, pixelation, JPEG, saturation; and rotation, the shift of the SVHN experiments."""
+"""Contrast, elastic transform, pixelation, JPEG, saturation; and rotation, the paper's shift of SVHN."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Points = NDArray[np.float64]
 
 
 def contrast(images: Bytes, keep: float, draws: Draws) -> Floats:
-    """Distances to the mean colour of the image shrink. Bytes add up exactly, in whatever order."""
+    """Distances to the mean colour of the image shrink. Sums of bytes are exact in any order."""
     pixels = images.shape[1] * images.shape[2]
     mean = (images.sum((1, 2), keepdims=True, dtype=np.int64) / pixels).astype(np.float32)
     return np.asarray(np.float32(keep) * images + np.float32(1 - keep) * mean, np.float32)
@@ -41,9 +41,9 @@ def saturate(images: Bytes, c: tuple[float, float], draws: Draws) -> Floats:
 
 
 def elastic_transform(images: Bytes, c: tuple[float, float, float], draws: Draws) -> Floats:
-    """A random affine map of the whole, then a smooth random displacement of every pixel.
+    """A random affine map of the whole image, then a smooth random displacement of every pixel.
 
-    Strength and smoothing of the displacement; how far the three points that fix the affine map may move.
+    Constants: strength and smoothing of the displacement; how far the three points that fix the affine map may move.
     """
     strength, sigma, shift = c
     n, height, width, _ = images.shape
@@ -65,7 +65,7 @@ def elastic_transform(images: Bytes, c: tuple[float, float, float], draws: Draws
 
 
 def sampled(images: Floats, rows: Points, columns: Points, edge: str) -> Floats:
-    """Values between the pixels of (n, H, W, C), linearly, at (n, H, W) places.
+    """Linear interpolation of (n, H, W, C) at (n, H, W) positions.
 
     Beyond the edge: `mirror` is abc|ba.., `reflect` abc|cba.., as scipy names them.
     """
@@ -81,20 +81,20 @@ def sampled(images: Floats, rows: Points, columns: Points, edge: str) -> Floats:
     return np.asarray(above * (1 - down) + below * down, np.float32)
 
 
-def _folded(places: NDArray[np.intp], size: int, edge: str) -> NDArray[np.intp]:
-    """Whole places, brought back inside by reflection.
+def _folded(indices: NDArray[np.intp], size: int, edge: str) -> NDArray[np.intp]:
+    """Indices beyond the edge, reflected back inside.
 
     >>> _folded(np.arange(-2, 5), 3, "mirror"), _folded(np.arange(-2, 5), 3, "reflect")
     (array([2, 1, 0, 1, 2, 1, 0]), array([1, 0, 0, 1, 2, 2, 1]))
     """
     last = 2 * (size - 1) if edge == "mirror" else 2 * size - 1
     period = last if edge == "mirror" else last + 1
-    places = places % period
-    return np.minimum(places, last - places)
+    indices = indices % period
+    return np.minimum(indices, last - indices)
 
 
 def pixelate(images: Bytes, share: float, draws: Draws) -> Bytes:
-    """Fewer pixels, and back, by Pillow's box filter."""
+    """Shrink and enlarge, by Pillow's box filter."""
     height, width = images.shape[1:3]
     planes = images.transpose(0, 3, 1, 2)
     for rows, columns in ((int(height * share), int(width * share)), (height, width)):
@@ -103,14 +103,14 @@ def pixelate(images: Bytes, share: float, draws: Draws) -> Bytes:
 
 
 def _boxed(lines: Bytes, length: int) -> Bytes:
-    """Lines (..., L) to that length. Pillow works line by line, so the lines of all images may go as one picture."""
+    """Resize lines (..., L). Pillow works line by line, so the lines of all images go as one picture."""
     picture = Image.fromarray(np.ascontiguousarray(lines).reshape(-1, lines.shape[-1]))
     resized = np.asarray(picture.resize((length, picture.height), Image.Resampling.BOX))
     return resized.reshape(*lines.shape[:-1], length)
 
 
 def jpeg_compression(images: Bytes, quality: int, draws: Draws) -> Bytes:
-    """By Pillow; read by its decoder alone, because finding out what the file is takes longer than reading it."""
+    """By Pillow. Its decoder is called directly, because recognising the file takes longer than decoding it."""
     out = np.empty_like(images)
     mode = "L" if images.shape[-1] == 1 else "RGB"
     for i, image in enumerate(images):
@@ -123,7 +123,7 @@ def jpeg_compression(images: Bytes, quality: int, draws: Draws) -> Bytes:
 
 @lru_cache(maxsize=16)
 def _turned(height: int, width: int, degrees: float) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
-    """Where each pixel of the turned image comes from, (H * W,), and whether that lies outside."""
+    """The source of each pixel of the rotated image, (H * W,), and whether that lies outside."""
     y, x = np.mgrid[:height, :width].reshape(2, -1) - (np.array([[height], [width]]) - 1) / 2
     turn = np.deg2rad(degrees)
     rows = np.rint(np.cos(turn) * y + np.sin(turn) * x + (height - 1) / 2).astype(np.intp)

@@ -1,8 +1,6 @@
-"""Random numbers for a batch of images: each image has a stream of its own, whatever batch it is in.
+"""Noise; and what all corruptions share: random numbers (`Draws`), and colours for images of one or three channels.
 
-Images of one channel: what the three channels of others look like in grey.
-
-Noise. Everything is in grey levels 0 to 255, where the published formulas have 0 to 1.
+Everything is in grey levels 0 to 255, where the published formulas have 0 to 1.
 """
 
 from __future__ import annotations
@@ -17,12 +15,15 @@ from numpy.typing import NDArray
 
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]
+LUMA = np.array([0.299, 0.587, 0.114], np.float32)
+"""how much red, green and blue add to the brightness"""
 
 
 class Draws:
-    """Philox counts: the key says what for, the upper half of the counter says which image and which turn.
+    """Random numbers for a batch of images. Each image has a stream of its own, whatever batch it is in.
 
-    Setting the counter takes 3 microseconds, a generator for every image would take 40.
+    Philox is a generator with a counter. The key stands for the purpose, the upper half of the counter for the image
+    and the call. Setting the counter takes 3 microseconds, a generator for every image would take 40.
 
     >>> together = Draws(7, first=0, count=3).normal(4)
     >>> bool((together[2:] == Draws(7, first=2, count=1).normal(4)).all())
@@ -31,29 +32,29 @@ class Draws:
 
     def __init__(self, key: int, first: int, count: int) -> None:
         self.count = count
-        self._first, self._turn = first, 0
+        self._first, self._call = first, 0
         self._bits = Philox(key=np.array([key, 0], np.uint64))
         self._generator = Generator(self._bits)
 
     def _each(self) -> Iterator[tuple[int, Generator]]:
-        """The generator, set to where the numbers of image after image begin; every call is another turn."""
+        """The generator, set to the stream of one image after the other. Every call begins a new stream for each."""
         state = self._bits.state
         state["buffer_pos"], state["has_uint32"] = 4, 0  # nothing is left over from the image before
         for i in range(self.count):
-            state["state"]["counter"] = np.array([0, 0, self._turn, self._first + i], np.uint64)
+            state["state"]["counter"] = np.array([0, 0, self._call, self._first + i], np.uint64)
             self._bits.state = state
             yield i, self._generator
-        self._turn += 1
+        self._call += 1
 
     def normal(self, *shape: int) -> Floats:
-        """(n, *shape), mean zero, deviation one"""
+        """(n, *shape), standard normal"""
         out = np.empty((self.count, math.prod(shape)), np.float32)
         for i, rng in self._each():
             rng.standard_normal(out=out[i], dtype=np.float32)
         return out.reshape(self.count, *shape)
 
     def uniform(self, *shape: int) -> Floats:
-        """(n, *shape), from 0 to below 1"""
+        """(n, *shape), uniform in [0, 1)"""
         out = np.empty((self.count, math.prod(shape)), np.float32)
         for i, rng in self._each():
             rng.random(out=out[i], dtype=np.float32)
@@ -63,22 +64,19 @@ class Draws:
         return np.float32(low) + np.float32(high - low) * self.uniform(*shape)
 
     def below(self, bound: int, *shape: int) -> NDArray[np.intp]:
-        """(n, *shape), whole numbers from 0 to below the bound"""
+        """(n, *shape), whole numbers in [0, bound)"""
         return (self.uniform(*shape) * np.float32(bound)).astype(np.intp)
 
     def poisson(self, means: NDArray[np.floating[Any]]) -> Floats:
-        """As many as there are means (n, ...)"""
+        """One number for each of the means (n, ...)"""
         out = np.empty(means.shape, np.float32)
         for i, rng in self._each():
             out[i] = rng.poisson(means[i])
         return out
 
 
-LUMA = np.array([0.299, 0.587, 0.114], np.float32)
-
-
 def grey(images: Floats) -> Floats:
-    """(..., 1) of (..., 1 or 3): as bright as the colours look."""
+    """The brightness (..., 1) of images (..., 1 or 3)."""
     return images if images.shape[-1] == 1 else (images * LUMA).sum(-1, keepdims=True)
 
 
@@ -100,14 +98,14 @@ def gaussian_noise(images: Bytes, scale: float, draws: Draws) -> Floats:
 
 
 def shot_noise(images: Bytes, photons: float, draws: Draws) -> Floats:
-    """Light comes in photons: white is that many, on average."""
+    """Poisson noise: white is `photons` photons on average."""
     counted = draws.poisson(images * (photons / 255))
     counted *= 255 / photons
     return counted
 
 
 def impulse_noise(images: Bytes, share: float, draws: Draws) -> Bytes:
-    """That share of the values (not of the pixels: channels are struck apart) becomes 0 or 255, as likely as not."""
+    """A share of the values becomes 0 or 255, with equal probability. Channels are independent."""
     u = draws.uniform(*images.shape[1:])
     out = images.copy()
     out[u < share / 2] = 0

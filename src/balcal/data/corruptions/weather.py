@@ -1,11 +1,10 @@
 """Snow, frost, fog, brightness and spatter.
 
-Five plates of ice, made and not photographed: the published photographs have no licence that would let us ship them.
+Frost needs plates of ice. The published photographs have no licence to ship them, so five plates are made here, with
+the photographs' mean and deviation of each channel and about their correlation of near pixels. As there, two of the
+five are the same.
 
-They are made after the photographs' figures (mean and deviation of each channel, how the brightness of near pixels
-goes together), one plate for each of the five that are in use; two of the five are the same picture there, too.
-
-Spatter: drops of water that break the light at their rims, or mud.
+Spatter is drops of water, whose rims shine, or mud.
 """
 
 from __future__ import annotations
@@ -18,24 +17,41 @@ from numpy.random import Generator, Philox
 from numpy.typing import NDArray
 from scipy import fft, ndimage
 
-from balcal.data.corruptions.blur import moved, smooth, through, zoom_matrix
+from balcal.data.corruptions.blur import apply_matrix, motion_blurred, smooth, zoom_matrix
 from balcal.data.corruptions.noise import Bytes, Draws, Floats, colour, grey
 from balcal.runtime.randomness import stream
 
+Colour = tuple[int, int, int]
+PLATE_SIZE = (400, 600)
+DIRECTIONS = 9
+"""of ice needles"""
+WHITE = ((201, 205, 214), (21, 22, 23), 0.55)
+TINTS: tuple[tuple[Colour, Colour, float], ...] = (
+    ((78, 149, 166), (27, 16, 15), 0.70),
+    WHITE,
+    WHITE,
+    ((138, 153, 166), (29, 29, 30), 0.45),
+    ((112, 123, 135), (44, 43, 42), 0.55),
+)
+"""of plates: mean and deviation of red, green and blue; share of clouds, the rest is crystals"""
+FARTHEST = 20
+"""distances from the rim of a drop count up to here"""
+
 
 def snow(images: Bytes, c: tuple[float, ...], draws: Draws) -> Floats:
-    """Flakes are the peaks of enlarged noise, blown along a line; they fall twice, then turned by 180 degrees.
+    """Flakes are the peaks of enlarged noise, blurred along a line. They are added twice, the second time turned by 180
+    degrees.
 
-    Mean and deviation of the noise, its enlargement, the threshold, radius and sigma of the motion, share of the image
-    that keeps its colours (the rest turns towards white).
+    Constants: mean and deviation of the noise, its enlargement, the threshold, radius and sigma of the motion, share of
+    the image that keeps its colours (the rest turns towards white).
     """
     mean, deviation, zoom, threshold, radius, sigma, keep = c
     height, width = images.shape[1:3]
     layer = mean + deviation * draws.normal(height, width, 1)
     if zoom != 1:
-        layer = through(zoom_matrix(height, width, (zoom,)), layer)
+        layer = apply_matrix(zoom_matrix(height, width, (zoom,)), layer)
     layer = np.where(layer < threshold, 0, np.clip(layer, 0, 1) * 255).astype(np.uint8)
-    flakes = moved(layer, radius, sigma, draws.between(-135, -45))
+    flakes = motion_blurred(layer, radius, sigma, draws.between(-135, -45))
     plain = images.astype(np.float32)
     out: Floats = keep * plain + (1 - keep) * np.maximum(plain, grey(plain) * 1.5 + 127.5)
     out += flakes
@@ -43,8 +59,51 @@ def snow(images: Bytes, c: tuple[float, ...], draws: Draws) -> Floats:
     return out
 
 
+def fog(images: Bytes, c: tuple[float, float], draws: Draws) -> Floats:
+    """The image plus clouds, scaled so that nothing is brighter than before. Constants: thickness, decay of detail."""
+    thick, decay = c
+    height, width = images.shape[1:3]
+    clouds = plasma(1 << (max(height, width) - 1).bit_length(), decay, draws)[:, :height, :width, None]
+    brightest = images.max((1, 2, 3), keepdims=True).astype(np.float32)
+    clouds = images + np.float32(255 * thick) * clouds
+    return np.asarray(clouds * (brightest / np.maximum(brightest + 255 * thick, 1)), np.float32)
+
+
+def plasma(side: int, decay: float, draws: Draws) -> Floats:
+    """Clouds by the diamond-square algorithm, (n, side, side) from 0 to 1, that wrap around. `side` is a power of two.
+
+    A new point is the mean of its four neighbours plus noise, which shrinks with the square of `decay` from one step to
+    the next finer one (the published code multiplies its amplitude by itself).
+    """
+    noise = draws.between(-1, 1, side, side)
+    clouds = np.zeros((draws.count, side, side), np.float32)
+    step, amplitude = side, 100.0
+    while step >= 2:
+        half = step // 2
+        corners = clouds[:, ::step, ::step]
+        pairs = corners + np.roll(corners, -1, 1)
+        squares = (slice(None), slice(half, None, step), slice(half, None, step))
+        clouds[squares] = (pairs + np.roll(pairs, -1, 2)) / 4 + amplitude**2 * noise[squares]
+        middles = clouds[squares]
+        for axis, points in ((1, (slice(None), slice(0, None, step), slice(half, None, step))),
+                             (2, (slice(None), slice(half, None, step), slice(0, None, step)))):  # fmt: skip
+            around = middles + np.roll(middles, 1, axis) + corners + np.roll(corners, -1, 3 - axis)
+            clouds[points] = around / 4 + amplitude**2 * noise[points]
+        step, amplitude = half, amplitude / decay
+    clouds -= clouds.min((1, 2), keepdims=True)
+    clouds /= clouds.max((1, 2), keepdims=True)
+    return clouds
+
+
+def brightness(images: Bytes, more: float, draws: Draws) -> Floats:
+    """More of V in HSV, at the same hue and saturation: all channels grow by one factor, and black becomes grey."""
+    value = images.max(-1, keepdims=True).astype(np.float32)
+    brighter = np.minimum(value + np.float32(255 * more), 255)
+    return np.asarray(np.where(value > 0, images * (brighter / np.maximum(value, 1)), brighter), np.float32)
+
+
 def frost(images: Bytes, c: tuple[float, float, float], draws: Draws) -> Floats:
-    """The image and a random cut of a plate of ice, each with its weight."""
+    """The image plus a random crop of a plate of ice. Constants: both weights, and the scale of the plate."""
     weight, ice, scale = c
     plate = plates(scale)
     height, width, channels = images.shape[1:]
@@ -61,66 +120,9 @@ def frost(images: Bytes, c: tuple[float, float, float], draws: Draws) -> Floats:
     return cut
 
 
-def plasma(side: int, decay: float, draws: Draws) -> Floats:
-    """Clouds by diamond and square, (n, side, side) from 0 to 1; `side` is a power of two, and clouds wrap around.
-
-    A new point is the mean of its four neighbours and some chance, which shrinks with the square of `decay` from one
-    step to the next finer one (the published code multiplies its amplitude by itself).
-    """
-    chance = draws.between(-1, 1, side, side)
-    clouds = np.zeros((draws.count, side, side), np.float32)
-    step, amplitude = side, 100.0
-    while step >= 2:
-        half = step // 2
-        corners = clouds[:, ::step, ::step]
-        pairs = corners + np.roll(corners, -1, 1)
-        squares = (slice(None), slice(half, None, step), slice(half, None, step))
-        clouds[squares] = (pairs + np.roll(pairs, -1, 2)) / 4 + amplitude**2 * chance[squares]
-        middles = clouds[squares]
-        for axis, points in ((1, (slice(None), slice(0, None, step), slice(half, None, step))),
-                             (2, (slice(None), slice(half, None, step), slice(0, None, step)))):  # fmt: skip
-            around = middles + np.roll(middles, 1, axis) + corners + np.roll(corners, -1, 3 - axis)
-            clouds[points] = around / 4 + amplitude**2 * chance[points]
-        step, amplitude = half, amplitude / decay
-    clouds -= clouds.min((1, 2), keepdims=True)
-    clouds /= clouds.max((1, 2), keepdims=True)
-    return clouds
-
-
-def fog(images: Bytes, c: tuple[float, float], draws: Draws) -> Floats:
-    """Thickness, and how fast the clouds' detail fades; the brightest value of an image stays what it was."""
-    thick, decay = c
-    height, width = images.shape[1:3]
-    clouds = plasma(1 << (max(height, width) - 1).bit_length(), decay, draws)[:, :height, :width, None]
-    brightest = images.max((1, 2, 3), keepdims=True).astype(np.float32)
-    clouds = images + np.float32(255 * thick) * clouds
-    return np.asarray(clouds * (brightest / np.maximum(brightest + 255 * thick, 1)), np.float32)
-
-
-def brightness(images: Bytes, more: float, draws: Draws) -> Floats:
-    """More of V in HSV, at the same hue and saturation: all channels grow by one factor, and black becomes grey."""
-    value = images.max(-1, keepdims=True).astype(np.float32)
-    brighter = np.minimum(value + np.float32(255 * more), 255)
-    return np.asarray(np.where(value > 0, images * (brighter / np.maximum(value, 1)), brighter), np.float32)
-
-
-SIZE = (400, 600)
-DIRECTIONS = 9
-Colour = tuple[int, int, int]
-WHITE = ((201, 205, 214), (21, 22, 23), 0.55)
-TINTS: tuple[tuple[Colour, Colour, float], ...] = (
-    ((78, 149, 166), (27, 16, 15), 0.70),
-    WHITE,
-    WHITE,
-    ((138, 153, 166), (29, 29, 30), 0.45),
-    ((112, 123, 135), (44, 43, 42), 0.55),
-)
-"""mean and deviation of red, green and blue; share of clouds, the rest is crystals"""
-
-
 @lru_cache(maxsize=3)
 def plates(scale: float) -> Floats:
-    """(5, H, W, 3), grey levels; each wraps around. Smaller ones are sampled, as published, not averaged."""
+    """Five plates of ice (5, H, W, 3) that wrap around. Smaller ones are sampled, as published, not averaged."""
     made = {tint: _sampled(_plate(*tint), scale) for tint in TINTS}
     return np.stack([made[tint] for tint in TINTS])
 
@@ -128,7 +130,7 @@ def plates(scale: float) -> Floats:
 def _sampled(plate: Floats, scale: float) -> Floats:
     if scale == 1:
         return plate
-    rows, columns = ((np.arange(round(side * scale)) + 0.5) / scale - 0.5 for side in SIZE)
+    rows, columns = ((np.arange(round(side * scale)) + 0.5) / scale - 0.5 for side in PLATE_SIZE)
     at = np.meshgrid(rows, columns, indexing="ij")
     channels = [ndimage.map_coordinates(plate[..., k], at, order=1, mode="grid-wrap") for k in range(3)]
     return np.stack(channels, -1).astype(np.float32)
@@ -138,19 +140,19 @@ def _sampled(plate: Floats, scale: float) -> Floats:
 def _plate(mean: Colour, deviation: Colour, cloudy: float) -> Floats:
     rng = Generator(Philox(key=stream("frost", *mean)))
     y, x = _frequencies()
-    falling = np.asarray(np.maximum(np.hypot(y, x), 1 / min(SIZE)) ** -1.5, np.float32)
+    falling = np.asarray(np.maximum(np.hypot(y, x), 1 / min(PLATE_SIZE)) ** -1.5, np.float32)
     ice = cloudy**0.5 * _normed(_field(rng, falling)) + (1 - cloudy) ** 0.5 * _normed(_crystals(rng))
     ice = _normed(np.clip(_normed(ice), -2.5, 3))
     return np.asarray(np.clip(np.array(mean) + ice[..., None] * np.array(deviation), 0, 255), np.float32)
 
 
 def _crystals(rng: Generator) -> Floats:
-    """Needles, in patches; those of a patch lie in one direction, and bright edges part the patches."""
+    """Needles in patches. Those of a patch have one direction, and bright edges separate the patches."""
     y, x = _frequencies()
     patches = np.stack([_field(rng, _bell(y * 9, x * 9)) for _ in range(DIRECTIONS)])
     order = np.partition(patches, -2, 0)
     which, edge = patches.argmax(0), np.exp(-(order[-1] - order[-2]) / (0.06 * patches.std()))
-    needles = np.zeros(SIZE, np.float32)
+    needles = np.zeros(PLATE_SIZE, np.float32)
     for k in range(DIRECTIONS):
         angle = np.pi * (k + rng.uniform(-0.3, 0.3)) / DIRECTIONS
         along, across = y * np.sin(angle) + x * np.cos(angle), y * np.cos(angle) - x * np.sin(angle)
@@ -160,19 +162,19 @@ def _crystals(rng: Generator) -> Floats:
 
 def _frequencies() -> tuple[Floats, Floats]:
     """Cycles a pixel, down (H, 1) and to the right (1, W / 2 + 1)."""
-    down, right = fft.fftfreq(SIZE[0])[:, None], fft.rfftfreq(SIZE[1])[None, :]
+    down, right = fft.fftfreq(PLATE_SIZE[0])[:, None], fft.rfftfreq(PLATE_SIZE[1])[None, :]
     return down.astype(np.float32), right.astype(np.float32)
 
 
 def _bell(y: Floats, x: Floats) -> Floats:
-    """What smoothing by a Gaussian leaves of each frequency; its width goes with the frequencies."""
+    """The frequency response of a Gaussian blur of width 1; scaled frequencies give other widths."""
     return np.asarray(np.exp(-2 * np.pi**2 * (y**2 + x**2)), np.float32)
 
 
 def _field(rng: Generator, strength: Floats) -> Floats:
-    """Chance with so much of each frequency."""
+    """Random waves with this strength of each frequency."""
     waves = rng.standard_normal((2, *strength.shape), dtype=np.float32)
-    out: Floats = fft.irfft2((waves[0] + 1j * waves[1]) * strength, s=SIZE)
+    out: Floats = fft.irfft2((waves[0] + 1j * waves[1]) * strength, s=PLATE_SIZE)
     return out
 
 
@@ -180,14 +182,11 @@ def _normed(field: Floats) -> Floats:
     return np.asarray((field - field.mean()) / field.std(), np.float32)
 
 
-FARTHEST = 20
-"""distances from a rim count up to here"""
-
-
 def spatter(images: Bytes, c: tuple[float, ...], draws: Draws) -> Floats:
     """Liquid is where smoothed noise is high.
 
-    Mean and deviation of the noise, its smoothing, the threshold; then strength of water, or smoothing of mud; which.
+    Constants: mean and deviation of the noise, its smoothing, the threshold; the strength of water, or the smoothing of
+    mud; 0 for water, 1 for mud.
     """
     mean, deviation, sigma, threshold, strength, mud = c
     height, width, channels = images.shape[1:]
@@ -257,7 +256,7 @@ def _slope(fields: Floats, axis: int) -> Floats:
 
 
 def _distance(rims: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """To the nearest rim of the same image: other images lie too far away, and so does the plane of rims in front."""
+    """To the nearest rim of the same image: other images are too far away, and so is the plane of rims in front."""
     with_rims = np.concatenate([np.ones_like(rims[:1]), rims])
     out: NDArray[np.float64] = ndimage.distance_transform_edt(~with_rims, sampling=(1000, 1, 1))[1:]
     return out

@@ -10,7 +10,7 @@ from scipy.optimize import minimize
 from torch import Tensor, nn
 
 from balcal.core import BalcalError, check_labels, sum_dtype
-from balcal.metrics.inputs import LARGE, LOWEST, lift
+from balcal.metrics.inputs import LARGE, LOWEST, finite_scores
 
 STEEP = 1e-4
 """A fit that ends on a slope above this has not arrived."""
@@ -34,7 +34,7 @@ def read_scores(scores: Tensor, who: str) -> Tensor:
             f"cannot fit `{who}`: the two largest scores of sample {int(apart.argmax())} differ by "
             f"{float(apart.max()):.2g}: divide all logits by a constant, or leave that sample out"
         )
-    return lift(z)
+    return finite_scores(z)
 
 
 def check_size(scores: Tensor, who: str) -> None:
@@ -104,7 +104,7 @@ class FittedMap(nn.Module):
         return self.calibrated(scores).to(log_probs.dtype)
 
     def lifted(self, scores: Tensor) -> Tensor:
-        return lift(scores)
+        return finite_scores(scores)
 
     def calibrated(self, scores: Tensor) -> Tensor:
         raise NotImplementedError
