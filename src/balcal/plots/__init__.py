@@ -27,18 +27,18 @@ if TYPE_CHECKING:
     from balcal.plots.training import loss_curve as loss_curve
 
 _HOMES = {
-    "cam": "inside",
-    "class_calibration": "confidence",
-    "confidence_histogram": "confidence",
+    "cam": "features",
+    "class_calibration": "predictions",
+    "confidence_histogram": "predictions",
     "contact_sheet": "sheet",
-    "differences": "contest",
-    "gamma_curve": "epochs",
-    "loss_curve": "epochs",
-    "outside_histogram": "beyond",
-    "reliability_diagram": "reliability",
-    "risk_coverage": "confidence",
-    "shift_curve": "beyond",
-    "tsne": "inside",
+    "differences": "arena",
+    "gamma_curve": "training",
+    "loss_curve": "training",
+    "outside_histogram": "shift",
+    "reliability_diagram": "predictions",
+    "risk_coverage": "predictions",
+    "shift_curve": "shift",
+    "tsne": "features",
 }
 
 __all__ = sorted(_HOMES)  # noqa: PLE0605
