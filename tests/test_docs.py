@@ -51,12 +51,12 @@ def test_every_role_in_the_extension_table_is_one():
 
 
 def test_the_page_of_results_says_what_the_files_say(monkeypatch):
-    monkeypatch.syspath_prepend(str(DOCS.parent / "results"))
+    monkeypatch.syspath_prepend(str(DOCS.parent / "results" / "scripts"))
     import write
 
     told = (DOCS / "results.md").read_text()
-    assert write.page() == told, "run results/write.py"
+    assert write.page() == told, "run results/scripts/write.py"
     pictures = re.findall(r"\]\(results/([\w-]+\.png)\)", told)
-    assert sorted(pictures) == sorted(path.name for path in (DOCS / "results").glob("*.png"))
+    assert sorted(pictures) == sorted(path.name for path in (DOCS / "results" / "scripts").glob("*.png"))
     if write.finals():
-        assert write.last_page() == (DOCS / "research" / "auto-final.md").read_text(), "run results/write.py"
+        assert write.last_page() == (DOCS / "research" / "auto-final.md").read_text(), "run results/scripts/write.py"
