@@ -54,8 +54,8 @@ these tasks; delta of `balcal` and `balcal-logits` was chosen on validation imag
 two tasks the answer was yes in ten of ten runs (results/data/auto-either.csv), so nothing is different since. A small
 network on little data is not a WRN-28-10 on all of it: what holds here need not hold there.
 
-The question is put to `vanilla+ts`: plain training, then one temperature from the validation images. It costs nothing,
-so a method has to beat that.
+The baseline is `vanilla+ts`: plain training, then one temperature from the validation images. It costs nothing, so a
+method has to beat that.
 """
 
 
