@@ -111,13 +111,15 @@ def accuracy(dataset: Dataset, seed: int, plain: bool) -> float:
 
 
 def learning(dataset: Dataset) -> dict[str, Any]:
-    told = {name: [accuracy(dataset, seed, name == "plain") for seed in range(SEEDS)] for name in ("ours", "plain")}
-    gaps = [a - b for a, b in zip(told["ours"], told["plain"], strict=True)]
+    accuracies = {
+        name: [accuracy(dataset, seed, name == "plain") for seed in range(SEEDS)] for name in ("ours", "plain")
+    }
+    gaps = [a - b for a, b in zip(accuracies["ours"], accuracies["plain"], strict=True)]
     half = 2.571 * statistics.stdev(gaps) / SEEDS**0.5  # Student's t for five degrees of freedom
     middle = statistics.mean(gaps)
     return {
         "what": f"ResNet-8, {IMAGES:,} images of {dataset.name}, {EPOCHS} epochs, {SEEDS} seeds; accuracy in percent",
-        **{name: {"mean": round(statistics.mean(a), 2), "by seed": a} for name, a in told.items()},
+        **{name: {"mean": round(statistics.mean(a), 2), "by seed": a} for name, a in accuracies.items()},
         "ours minus plain": {"mean": round(middle, 2), "95 %": [round(middle - half, 2), round(middle + half, 2)]},
     }
 

@@ -37,7 +37,7 @@ def compare(name: str, side: int, channels: int, batches: int, rounds: int) -> d
     session = Session(model, train, train, plan, 0, Memory(), progress, World())
     progress.start(1000, 0, 0, len(train), len(train))
     ready = list(train.epoch(0))
-    body, head = model.backbone, model.head.classifier
+    network, head = model.backbone, model.head.classifier
     optimiser = session.optimiser  # the very same tensors: where they lie in memory makes a difference of its own
 
     def ours() -> None:
@@ -46,7 +46,7 @@ def compare(name: str, side: int, channels: int, batches: int, rounds: int) -> d
 
     def bare() -> None:
         for images, labels in ready:
-            loss = cross_entropy(head(body(images)), labels)
+            loss = cross_entropy(head(network(images)), labels)
             loss.backward()
             optimiser.step()
             optimiser.zero_grad()

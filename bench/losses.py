@@ -42,9 +42,9 @@ class Given(nn.Module):
         return x
 
 
-def step(name: str, body: nn.Module, images: Tensor, classes: int) -> Callable[[], None]:
+def step(name: str, network: nn.Module, images: Tensor, classes: int) -> Callable[[], None]:
     torch.manual_seed(0)
-    model = Model(body, classes, method(name)).to(memory_format=torch.channels_last)
+    model = Model(network, classes, method(name)).to(memory_format=torch.channels_last)
     optimiser = torch.optim.SGD(model.parameters(), 1e-9, 0.9, weight_decay=5e-4)
     labels = torch.randint(classes, (len(images),))
 
@@ -57,7 +57,7 @@ def step(name: str, body: nn.Module, images: Tensor, classes: int) -> Callable[[
 
 
 def per_step(classes: int) -> dict[str, Any]:
-    whole = take_turns({label: step(name, body, pictures, classes) for label, name in WHOLE.items()}, ROUNDS)
+    whole = take_turns({label: step(name, network, pictures, classes) for label, name in WHOLE.items()}, ROUNDS)
     alone = take_turns({label: step(name, Given(), features, classes) for label, name in ALONE.items()}, 2 * ROUNDS)
     base, plain = (statistics.median(seconds["vanilla"]) for seconds in (whole, alone))
     middle = {label: statistics.median(seconds) for label, seconds in alone.items()}
@@ -73,7 +73,7 @@ def per_step(classes: int) -> dict[str, Any]:
 
 pictures = torch.randn(128, 3, 32, 32).contiguous(memory_format=torch.channels_last)
 features = torch.randn(128, 128, requires_grad=True)
-body = backbone("wrn-16-2")  # one body for all: where its weights lie in memory makes a difference of its own
+network = backbone("wrn-16-2")  # one backbone for all: where its weights lie in memory makes a difference of its own
 figures = {
     "what": "time per step relative to vanilla: forward, loss, tally, backward, SGD; WRN-16-2 at 32 x 32, batch 128",
     "rounds": ROUNDS,

@@ -38,15 +38,16 @@ print(json.dumps({"ms": 1000 * (time.perf_counter() - begun) / steps, "faults": 
 
 figures: dict[str, object] = {}
 for network in ("cnn-28", "wrn-16-2"):
-    told: dict[str, list[dict[str, float]]] = {"kept": [], "given back": []}
+    measured: dict[str, list[dict[str, float]]] = {"kept": [], "given back": []}
     for _ in range(5):
-        for way, rows in told.items():
+        for way, rows in measured.items():
             done = subprocess.run(
                 [sys.executable, "-c", PROBE, network, way], capture_output=True, text=True, check=True
             )
             rows.append(json.loads(done.stdout))
     middle = {
-        way: {key: statistics.median(r[key] for r in rows) for key in ("ms", "faults")} for way, rows in told.items()
+        way: {key: statistics.median(r[key] for r in rows) for key in ("ms", "faults")}
+        for way, rows in measured.items()
     }
     figures[network] = {
         "ms per step": {way: round(m["ms"], 1) for way, m in middle.items()},

@@ -118,12 +118,12 @@ def main() -> None:
     figures: dict[str, Any] = {"what": f"{N:,} x {K} probabilities in float32, labels drawn from a cooler softmax"}
     for metric, calls in contenders(*data()).items():
         seconds = take_turns(calls, rounds=7 if "netcal" not in calls else 3)
-        told: dict[str, Any] = {"seconds": {who: round(sorted(s)[len(s) // 2], 3) for who, s in seconds.items()}}
+        found: dict[str, Any] = {"seconds": {who: round(sorted(s)[len(s) // 2], 3) for who, s in seconds.items()}}
         if "balcal" in calls:
-            told |= {f"time relative to {who}": ratio(seconds, "balcal", who) for who in calls if who != "balcal"}
-            told["peak MiB beyond the data"] = {who: peak(metric, who) for who in calls}
-        figures[metric] = told
-        print(metric, told, file=sys.stderr, flush=True)
+            found |= {f"time relative to {who}": ratio(seconds, "balcal", who) for who in calls if who != "balcal"}
+            found["peak MiB beyond the data"] = {who: peak(metric, who) for who in calls}
+        figures[metric] = found
+        print(metric, found, file=sys.stderr, flush=True)
     report("metrics", "python bench/metrics.py", figures)
 
 

@@ -41,8 +41,8 @@ def ratio(seconds: dict[str, list[float]], a: str, b: str) -> dict[str, Any]:
 def report(name: str, command: str, figures: dict[str, Any]) -> None:
     """Print, and keep beside the command that made it."""
     machine = {"torch": torch.__version__, "threads": torch.get_num_threads(), "platform": platform.platform()}
-    told = {"command": command, "date": time.strftime("%Y-%m-%d"), "machine": machine, **figures}
+    result = {"command": command, "date": time.strftime("%Y-%m-%d"), "machine": machine, **figures}
     path = Path(__file__).parent / "results" / f"{name}.json"
     path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(told, indent=2) + "\n")
-    print(json.dumps(told, indent=2))
+    path.write_text(json.dumps(result, indent=2) + "\n")
+    print(json.dumps(result, indent=2))

@@ -31,9 +31,9 @@ class Given(torch.nn.Module):
         return x
 
 
-def step(name: str, body: torch.nn.Module, images: torch.Tensor) -> Callable[[], None]:
+def step(name: str, network: torch.nn.Module, images: torch.Tensor) -> Callable[[], None]:
     torch.manual_seed(0)
-    model = Model(body, 10, method(name)).to(memory_format=torch.channels_last)
+    model = Model(network, 10, method(name)).to(memory_format=torch.channels_last)
     optimiser = torch.optim.SGD(model.parameters(), 1e-9, 0.9, weight_decay=5e-4)
     labels = torch.randint(10, (128,))
 
@@ -47,8 +47,8 @@ def step(name: str, body: torch.nn.Module, images: torch.Tensor) -> Callable[[],
 
 pictures = torch.randn(128, 3, 32, 32).contiguous(memory_format=torch.channels_last)
 features = torch.randn(128, 128, requires_grad=True)
-body = backbone("wrn-16-2")  # one body for all: where its weights lie in memory makes a difference of its own
-seconds = take_turns({label: step(name, body, pictures) for label, name in METHODS.items()}, rounds=80)
+network = backbone("wrn-16-2")  # one backbone for all: where its weights lie in memory makes a difference of its own
+seconds = take_turns({label: step(name, network, pictures) for label, name in METHODS.items()}, rounds=80)
 heads = take_turns({label: step(name, Given(), features) for label, name in METHODS.items()}, rounds=400)
 middle = {label: (statistics.median(seconds[label]), statistics.median(heads[label])) for label in METHODS}
 figures = {

@@ -25,7 +25,7 @@ def mib() -> float:
 
 
 class Stream:
-    """Batches as a late epoch gives them: an over-confident classifier, a timid ETF head that mostly agrees with it."""
+    """Batches of a late epoch: an over-confident classifier, and an under-confident ETF head that mostly agrees."""
 
     def __init__(self) -> None:
         self.rng = torch.Generator().manual_seed(0)

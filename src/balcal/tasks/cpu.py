@@ -35,7 +35,8 @@ TASKS = {
             "cifar10",
             epochs=22,
             batch_size=64,
-            chosen={"balcal": {"head.delta": 0.85}, "balcal-logits": {"head.delta": 0.75}},  # results/cpu-delta.csv
+            # results/data/cpu-delta.csv
+            chosen={"balcal": {"head.delta": 0.85}, "balcal-logits": {"head.delta": 0.75}},
         ),
         _small(
             "cifar100",

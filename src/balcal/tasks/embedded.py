@@ -20,7 +20,7 @@ TASKS = {
             backbone="cnn-28",
             plan=Plan(epochs=15, batch_size=128, optimiser="adam", lr=3e-3, schedule="cosine"),
             val_size=2000,
-            tuned={  # lowest validation NLL: results/fashion-delta.csv, docs/decisions.md
+            tuned={  # lowest validation NLL: results/data/fashion-delta.csv, docs/decisions.md
                 "balcal": {"head.delta": 0.99},
                 "balcal-logits": {"head.delta": 0.93},
                 **SECOND_STAGES,

@@ -1,6 +1,6 @@
 """The follow-up's rule, docs/research/auto.md: is half of the loss for each classifier better, on validation images?
 
-python results/auto_half.py --runs runs       of finished runs; rows in results/auto-half.csv
+python results/scripts/auto_half.py --runs runs       reads finished runs, writes results/data/auto-half.csv
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from pathlib import Path
 
 import numpy as np
 from auto import FINALS, SEEDS
+from folders import DATA
 from scipy import stats
 
 from balcal import registry
 from balcal.runs import Run
 
-CSV = Path(__file__).with_name("auto-half.csv")
+CSV = DATA / "auto-half.csv"
 LOST = 0.005
 """of accuracy, at most, on any task"""
 

@@ -1,6 +1,6 @@
-"""docs/results.md and docs/research/auto-final.md, from nothing but the files in results/cpu and results/auto.
+"""Write docs/results.md and docs/research/auto-final.md, from the files in results/data alone.
 
-python results/write.py
+python results/scripts/write.py
 
 Pictures of contests go to docs/results.
 """
@@ -44,18 +44,18 @@ IN_PAIRS = {
 TOP = """# Results
 
 What was really run, on two CPU cores, with nothing left out that came out badly. This page is made by
-`python results/write.py` from the files in `results/cpu`, which `python results/cpu.py` makes of the runs: every run's
-recipe, seed, commit, environment and duration is in them.
+`python results/scripts/write.py` from the files in `results/data/cpu`, which `python results/scripts/cpu.py` makes of
+the runs: every run's recipe, seed, commit, environment and duration is in them.
 
 Tasks: `cifar10-cpu` and `cifar100-cpu` (`balcal show cifar10-cpu`): 5,000 real images to train a ResNet-8 on until it
 overfits, 2,500 to validate, all 10,000 test images to judge. Published settings of the other methods, not tuned for
 these tasks; delta of `balcal` and `balcal-logits` was chosen on validation images of a seed that is not shown here
-(results/cpu-delta.csv). `balcal-auto` was run before it asked at its end whether to keep to the average; on these two
-tasks the answer was yes in ten of ten runs (results/auto-either.csv), so nothing is different since. A small network on
-little data is not a WRN-28-10 on all of it: what holds here need not hold there.
+(results/data/cpu-delta.csv). `balcal-auto` was run before it asked at its end whether to keep to the average; on these
+two tasks the answer was yes in ten of ten runs (results/data/auto-either.csv), so nothing is different since. A small
+network on little data is not a WRN-28-10 on all of it: what holds here need not hold there.
 
-The question is put to `vanilla+ts`: plain training, then one temperature from the validation images. It costs nothing,
-so a method has to beat that.
+The baseline is `vanilla+ts`: plain training, then one temperature from the validation images. It costs nothing, so a
+method has to beat that.
 """
 
 
@@ -66,20 +66,20 @@ def plainly(result: ArenaResult) -> list[str]:
         if entry not in result.entries:
             continue
         against = result.compare(result.reference, entry)
-        told = [_against(against[name]) for name in JUDGED]
-        lines.append(f"- `{entry}` against `{result.reference}`: {'; '.join(told)}.")
+        found = [_against(against[name]) for name in JUDGED]
+        lines.append(f"- `{entry}` against `{result.reference}`: {'; '.join(found)}.")
     others = [e for e in result.entries if e.endswith("+ts") and e.removesuffix("+ts") not in (*OURS, "vanilla")]
     for entry in (f"{name}+ts" for name in OURS if f"{name}+ts" in result.entries):
         counted = {
             name: Counter(result.compare(other, entry)[name].judgement.removesuffix(" here") for other in others)
             for name in JUDGED
         }
-        told = [
+        shown = [
             f"{JUDGED[name].title} {found['better']} won, {found['tie'] + found['same']} tied, {found['worse']} lost"
             for name, found in counted.items()
         ]
         lines.append(
-            f"- `{entry}` against each of the {len(others)} others, each with its temperature: {'; '.join(told)}."
+            f"- `{entry}` against each of the {len(others)} others, each with its temperature: {'; '.join(shown)}."
         )
     return lines
 
@@ -118,14 +118,14 @@ def contest(name: str, result: ArenaResult) -> list[str]:
     ]
 
 
-def item(name: str, told: dict[str, Any]) -> str:
-    pictures = [PICTURES / f"{name}.png"] if told["data"] and name not in UNDRAWN else []
-    text = in_markdown(told, pictures)
+def item(name: str, answered: dict[str, Any]) -> str:
+    pictures = [PICTURES / f"{name}.png"] if answered["data"] and name not in UNDRAWN else []
+    text = in_markdown(answered, pictures)
     return text.replace(f"]({name}.png)", f"](results/{name}.png)").replace("## ", "### ", 1)
 
 
 def contests() -> dict[str, ArenaResult]:
-    """What has been run of them."""
+    """Results of those that have been run."""
     return {name: ArenaResult.load(path) for name in TITLES if (path := FOLDER / f"{name}.json").exists()}
 
 
@@ -134,8 +134,8 @@ def page() -> str:
     for name, title in TITLES.items():
         parts.append("\n".join(contest(name, run[name])) if name in run else f"## {title}\n\nNot run yet.\n")
     parts.append(
-        "## The paper's tables and figures\n\n`python results/cpu.py paper`: the items of `balcal paper --tier cpu`, "
-        "ours beside theirs. A dash stands where nothing was run.\n"
+        "## The paper's tables and figures\n\n`python results/scripts/cpu.py paper`: the items of `balcal paper --tier "
+        "cpu`, ours beside theirs. A dash stands where nothing was run.\n"
     )
     files = {name: FOLDER / f"paper-{name}.json" for name in ITEMS}
     parts += [item(name, json.loads(path.read_text())) for name, path in files.items() if path.exists()]
@@ -145,7 +145,8 @@ def page() -> str:
 TOP_OF_LAST = """# A BalCAL with nothing to tune: the end
 
 What the plan in [auto.md](auto.md) asked for: five tasks, five seeds, the test images once; then what came after. Made
-by `python results/write.py` from the files in `results/auto`, which `python results/auto.py` makes of the runs.
+by `python results/scripts/write.py` from the files in `results/data/auto`, which `python results/scripts/auto.py` makes
+of the runs.
 
 Names are those of today. The plan's winner is `balcal-mean` (`balcal-auto` when these runs were made): logits fused,
 gamma solved on held-out images and free to exceed 1, weights averaged. `balcal-auto` is that and one question more, see
@@ -186,21 +187,21 @@ SURE_EITHER = {"plain": "plain training", "reference": "with a temperature", "tr
 
 
 def claims(found: dict[str, ArenaResult], asked: dict[str, tuple[str, str]], who: str) -> list[str]:
-    """What is to be known of somebody; p values corrected over the tasks, by Holm."""
+    """A table per claim; p values corrected over the tasks, by Holm."""
     lines = []
     for title, (figure, whom) in asked.items():
-        told = {
+        compared = {
             name: result.compare(getattr(ALL[name], whom), getattr(ALL[name], who))[figure]
             for name, result in found.items()
         }
-        adjusted = dict(zip(told, holm(np.array([each.p for each in told.values()])), strict=True))
+        adjusted = dict(zip(compared, holm(np.array([each.p for each in compared.values()])), strict=True))
         lines += [
             f"### {title}",
             "",
             "| task | against | difference | | p | Holm |",
             "|---|---|---|---|---|---|",
         ]
-        for name, each in told.items():
+        for name, each in compared.items():
             word, _, interval = _against(each).removeprefix(f"{JUDGED[figure].title} ").partition(" (")
             row = (name, f"`{getattr(ALL[name], whom)}`", interval.rstrip(")"), word)
             lines.append(f"| {' | '.join(row)} | {each.p:.2g} | {adjusted[name]:.2g} |")
@@ -209,7 +210,7 @@ def claims(found: dict[str, ArenaResult], asked: dict[str, tuple[str, str]], who
 
 
 def sureness(found: dict[str, ArenaResult], asked: dict[str, str]) -> list[str]:
-    """Mean confidence minus accuracy: below 0 a model is too timid."""
+    """Mean confidence minus accuracy: below 0 a model is under-confident."""
     lines = [
         "### Confidence minus accuracy, points, mean over seeds",
         "",
@@ -218,8 +219,8 @@ def sureness(found: dict[str, ArenaResult], asked: dict[str, str]) -> list[str]:
     ]
     for name, result in found.items():
         entries = [getattr(ALL[name], whom) for whom in asked]
-        told = (f"{100 * (_mean(result, e, 'mean_confidence') - _mean(result, e, 'accuracy')):+.2f}" for e in entries)
-        lines.append(f"| {name} | {' | '.join(told)} |")
+        gaps = (f"{100 * (_mean(result, e, 'mean_confidence') - _mean(result, e, 'accuracy')):+.2f}" for e in entries)
+        lines.append(f"| {name} | {' | '.join(gaps)} |")
     return [*lines, ""]
 
 
@@ -228,7 +229,7 @@ def _mean(result: ArenaResult, entry: str, figure: str) -> float:
 
 
 def finals(asked: dict[str, Final] = FINALS) -> dict[str, ArenaResult]:
-    """What has been run of them."""
+    """Results of those that have been run."""
     return {name: recorded(path) for name in asked if (path := FINAL / f"{name}.json").exists()}
 
 

@@ -1,7 +1,7 @@
-"""The second follow-up's rule, docs/research/auto.md: does asking validation images at the end leave nothing lost?
+"""The second follow-up's rule, docs/research/auto.md: is choosing average or last step by validation never worse?
 
-python results/auto_either.py --runs runs     of finished runs: which weights were asked for; results/auto-either.csv
-python results/auto_either.py                 the rule, from results/auto alone
+python results/scripts/auto_either.py --runs runs    also writes results/data/auto-either.csv, from finished runs
+python results/scripts/auto_either.py                applies the rule to results/data/auto alone
 """
 
 from __future__ import annotations
@@ -12,19 +12,20 @@ from pathlib import Path
 
 import numpy as np
 from auto import ALL, FOLDER, FRESH, SEEDS, recorded
+from folders import DATA
 
 from balcal import registry
 from balcal.runs import Run
 
-CSV = Path(__file__).with_name("auto-either.csv")
+CSV = DATA / "auto-either.csv"
 TRIED = "balcal-auto"
 """called `balcal-either` at the time"""
 LOST = 0.003
 """of accuracy under mixing, at most, in the mean over tasks"""
 
 
-def asked_for(runs: Path) -> list[tuple[object, ...]]:
-    """Of each run that is there: whose weights validation images preferred in the last epoch, and what was chosen."""
+def choices(runs: Path) -> list[tuple[object, ...]]:
+    """For each finished run: average or last step in the last epoch, and the chosen epoch."""
     rows: list[tuple[object, ...]] = []
     for task, asked in ALL.items():
         method = TRIED if asked.plain == "vanilla" else f"{TRIED}+{asked.plain}"
@@ -38,7 +39,7 @@ def asked_for(runs: Path) -> list[tuple[object, ...]]:
 
 
 def rule() -> dict[str, bool]:
-    """What the plan asks for, and whether it is so."""
+    """The plan's conditions, and whether each holds."""
     found = {name: recorded(FOLDER / f"{name}.json") for name in FRESH}
     against = {
         (name, whom, figure): found[name].compare(getattr(asked, whom), asked.trial)[figure]
@@ -65,11 +66,11 @@ def main() -> None:
         with CSV.open("w", newline="") as file:
             table = csv.writer(file, lineterminator="\n")
             table.writerow(("task", "seed", "weights", "chosen", "epochs"))
-            table.writerows(asked_for(runs))
-    told = rule()
-    for what, holds in told.items():
+            table.writerows(choices(runs))
+    conditions = rule()
+    for what, holds in conditions.items():
         print(f"{'holds' if holds else 'FAILS':6s} {what}")
-    print("it becomes balcal-auto" if all(told.values()) else "it does not become balcal-auto")
+    print("it becomes balcal-auto" if all(conditions.values()) else "it does not become balcal-auto")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
-"""What the winner of docs/research/auto.md, the paper's BalCAL and plain training look like inside, after the end.
+"""Neural collapse and disagreement of classifiers: the winner of docs/research/auto.md, BalCAL and plain training.
 
-BALCAL_DATA=../shared/data python results/auto_look.py fashion cifar10 --runs runs
+BALCAL_DATA=../shared/data python results/scripts/auto_look.py fashion cifar10 --runs runs
 
-Of finished runs only: NC1 to NC4 of the chosen weights on training images, how often the two classifiers disagree on
-test images and who is right then; results/auto-look.json, and reliability diagrams of the first seed in docs/research.
+Reads finished runs. Writes results/data/auto-look.json: NC1 to NC4 of the chosen weights on training images; how often
+the two classifiers disagree on test images, and which one is right then. Draws reliability diagrams of the first seed
+to docs/research.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy as np
 import torch
 from auto import FINALS
 from cpu import in_few_colours, store
+from folders import DATA, DOCS
 
 from balcal import registry
 from balcal.analysis.collapse import collapse
@@ -28,12 +30,11 @@ from balcal.runs import Run
 METHODS = ("vanilla", "averaged", "balcal", "balcal-logits", "balcal-auto")
 SEEDS = 3
 DRAWN = ("vanilla+ts", "balcal", "balcal-auto")
-HERE = Path(__file__).parent
-FOUND, PICTURES = HERE / "auto-look.json", HERE.parent / "docs" / "research"
+FOUND, PICTURES = DATA / "auto-look.json", DOCS / "research"
 CPU = torch.device("cpu")
 
 
-def inside(method: str, run: Run) -> dict[str, float]:
+def figures_of(method: str, run: Run) -> dict[str, float]:
     """Figures of one run; collapse is that of the learnable classifier."""
     splits = load_splits(run.recipe.task)
     model = load_chosen(run, registry.method(method), CPU)
@@ -66,7 +67,7 @@ def look(task: str, runs: Path) -> list[dict[str, Any]]:
     for method in METHODS:
         recipes = [registry.recipe(asked.task, method, seed, asked.settings) for seed in range(SEEDS)]
         found = [Run(runs, recipe) for recipe in recipes]
-        rows.append({"task": task, "method": method, **mean_of([inside(method, run) for run in found])})
+        rows.append({"task": task, "method": method, **mean_of([figures_of(method, run) for run in found])})
         print(rows[-1], flush=True)
     drawn = {}
     for method in DRAWN:

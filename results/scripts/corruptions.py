@@ -1,7 +1,7 @@
 """A contact sheet: a row for each corruption; the image as it is, then severities 1 to 5.
 
-python results/corruptions.py                       images of fashion, to docs/corruptions.png
-python results/corruptions.py FILE.npy SHEET.png    an .npy of bytes (N, H, W, C), one row of six for each of its images
+python results/scripts/corruptions.py                       images of fashion, to docs/corruptions.png
+python results/scripts/corruptions.py FILE.npy SHEET.png    your images: bytes (N, H, W, C), six columns for each
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+from folders import DOCS
 from PIL import Image, ImageDraw
 
 from balcal.data.catalog import fashion
@@ -37,7 +38,7 @@ def sheet(images: np.ndarray, enlarge: int) -> Image.Image:
 def main() -> None:
     given = sys.argv[1:]
     images = np.load(given[0]) if given else fashion()[1].images[[0, 3]].numpy()
-    to = Path(given[1]) if given else Path(__file__).parents[1] / "docs" / "corruptions.png"
+    to = Path(given[1]) if given else DOCS / "corruptions.png"
     sheet(images, max(1, 64 // images.shape[1])).save(to, optimize=True)
     print(to)
 

@@ -1,6 +1,6 @@
-"""The numbers on `fashion` that the README and docs/decisions.md give: five seeds, and how delta was chosen.
+"""The numbers on `fashion` in the README and docs/decisions.md: five seeds, and the choice of delta.
 
-python results/fashion.py            (about 25 minutes on 2 cores; finished runs are found again)
+python results/scripts/fashion.py            (about 25 minutes on 2 cores; finished runs are found again)
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+from folders import DATA
+
 from balcal.registry import recipe
 from balcal.runs import Run
 from balcal.training.fit import train_recipe
 
-HERE, RUNS = Path(__file__).parent, Path("runs")
+RUNS = Path("runs")
 METHODS = ("vanilla", "balcal", "balcal-logits", "balcal-val", "balcal-mean", "balcal-auto")
 DELTAS = ("0.89", "0.91", "0.93", "0.95", "0.97", "0.99")
 
@@ -25,13 +27,13 @@ def row(method: str, seed: int, *settings: str) -> dict[str, Any]:
     figures = train_recipe(asked, RUNS, "cpu", quiet=True)
     chosen = Run(RUNS, asked).history()[figures["epoch"]]
     test = figures["test"]
-    told = {"method": method, "settings": " ".join(settings), "seed": seed, "epoch": figures["epoch"] + 1}
-    told |= {"gamma": figures["dials"].get("gamma", ""), "val_nll": chosen["val_nll"], "val_ece": chosen["val_ece"]}
-    return told | {k: test[k] for k in ("accuracy", "ece", "nll", "brier", "mean_confidence")}
+    found = {"method": method, "settings": " ".join(settings), "seed": seed, "epoch": figures["epoch"] + 1}
+    found |= {"gamma": figures["dials"].get("gamma", ""), "val_nll": chosen["val_nll"], "val_ece": chosen["val_ece"]}
+    return found | {k: test[k] for k in ("accuracy", "ece", "nll", "brier", "mean_confidence")}
 
 
 def write(name: str, rows: list[dict[str, Any]]) -> None:
-    with open(HERE / name, "w", newline="") as file:
+    with open(DATA / name, "w", newline="") as file:
         table = csv.DictWriter(file, rows[0])
         table.writeheader()
         table.writerows({k: round(v, 5) if isinstance(v, float) else v for k, v in r.items()} for r in rows)

@@ -1,11 +1,11 @@
-"""What BalCAL, its parts and everybody else do on real CIFAR images with a small network: hours on two cores.
+"""BalCAL, its ablations and all other methods on real CIFAR images with a small network: hours on two cores.
 
-BALCAL_DATA=../shared/data python results/cpu.py --runs runs --jobs 2      train what is missing, then write all of it
-BALCAL_DATA=../shared/data python results/cpu.py paper --runs runs         only what the runs say of the paper's items
+BALCAL_DATA=../shared/data python results/scripts/cpu.py --runs runs --jobs 2    trains what is missing, writes all
+BALCAL_DATA=../shared/data python results/scripts/cpu.py paper --runs runs       only the paper's items, from these runs
 
-Contests are arenas (recipe, seed, commit, environment and duration of every run are in them); items are those of
-`balcal paper --tier cpu --found`, without the points of pictures. All goes to results/cpu, pictures to docs/results.
-`python results/write.py` makes docs/results.md of it.
+Contests are arenas: they hold recipe, seed, commit, environment and duration of every run. Items are those of
+`balcal paper --tier cpu --found`, without the points of pictures. Figures go to results/data/cpu, pictures to
+docs/results. `python results/scripts/write.py` makes docs/results.md from them.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from folders import DATA, DOCS
 from PIL import Image
 
 from balcal.arena.result import ArenaResult
@@ -42,17 +43,16 @@ SHOWN = (
 )
 SEEDS = 3
 ONCE = ("shift", "delta", "alpha", "alpha-ece", "alpha-confidence", "motivation")
-"""of the first seed alone, which is all that most of their runs have: points of a curve are to be of the same seeds"""
+"""of the first seed alone: most of their runs have no other, and all points of a curve need the same seeds"""
 BULKY = ("points", "labels", "images")
 """what only a picture needs"""
 UNDRAWN = ("cam",)
 """its picture has CIFAR images in it, which are not ours to hand out"""
-HERE = Path(__file__).parent
-FOLDER, PICTURES = HERE / "cpu", HERE.parent / "docs" / "results"
+FOLDER, PICTURES = DATA / "cpu", DOCS / "results"
 
 
 def small(value: Any) -> Any:
-    """Six digits are enough for every figure; places in a picture are none."""
+    """Round to six digits, and drop what only pictures need."""
     if isinstance(value, dict):
         return {k: small(v) for k, v in value.items() if k not in BULKY}
     if isinstance(value, list | tuple):
@@ -60,10 +60,10 @@ def small(value: Any) -> Any:
     return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
-def store(path: Path, told: dict[str, Any]) -> None:
-    """One line per entry of its lists, so that a change can be read."""
+def store(path: Path, content: dict[str, Any]) -> None:
+    """Write JSON with one line per entry of its lists, so that a diff can be read."""
     lines = []
-    for key, value in small(told).items():
+    for key, value in small(content).items():
         if isinstance(value, list) and value and isinstance(value[0], dict):
             rows = ",\n  ".join(json.dumps(row, ensure_ascii=False) for row in value)
             lines.append(f" {json.dumps(key)}: [\n  {rows}\n ]")
@@ -79,10 +79,10 @@ def contest(name: str, runs: Path, jobs: int) -> None:
 
 
 def keep(result: ArenaResult, path: Path) -> None:
-    """All of it, but for where the runs were."""
-    told = result.as_dict()
-    told["made"] = {key: value for key, value in told["made"].items() if key != "runs"}
-    store(path, told)
+    """Store a result without the folder of its runs."""
+    content = result.as_dict()
+    content["made"] = {key: value for key, value in content["made"].items() if key != "runs"}
+    store(path, content)
 
 
 def items(runs: Path, names: Sequence[str]) -> None:
@@ -90,16 +90,16 @@ def items(runs: Path, names: Sequence[str]) -> None:
     for name in names:
         answers = first if name in ONCE else every
         print(name, flush=True)
-        told = answer(ITEMS[name], answers)
-        if told["data"] and name not in UNDRAWN:
-            DRAWINGS[name](told["data"]).savefig(picture := PICTURES / f"{name}.png", dpi=100)
+        answered = answer(ITEMS[name], answers)
+        if answered["data"] and name not in UNDRAWN:
+            DRAWINGS[name](answered["data"]).savefig(picture := PICTURES / f"{name}.png", dpi=100)
             in_few_colours(picture)
-        told["runs"] = [str(Path(run).relative_to(runs)) for run in told["runs"]]
-        store(FOLDER / f"paper-{name}.json", told)
+        answered["runs"] = [str(Path(run).relative_to(runs)) for run in answered["runs"]]
+        store(FOLDER / f"paper-{name}.json", answered)
 
 
 def in_few_colours(path: Path) -> None:
-    """A quarter of the bytes, and nobody sees it."""
+    """Reduce a picture to 64 colours: a quarter of the bytes, and no visible difference."""
     with Image.open(path) as drawn:
         few = drawn.convert("RGB").quantize(64, dither=Image.Dither.NONE)
     few.save(path, optimize=True)

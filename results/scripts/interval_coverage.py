@@ -1,16 +1,16 @@
 """How often does a 95 % interval of ECE hold the true value? Simulated models whose calibration is known.
 
-python results/coverage.py        (about three minutes on two cores)
+python results/scripts/interval_coverage.py        (about three minutes on two cores)
 """
 
 from __future__ import annotations
 
 import csv
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import torch
+from folders import DATA
 from joblib import Parallel, delayed
 
 from balcal.metrics import bootstrap as resample
@@ -61,7 +61,7 @@ def cover(model: str, shape: str, n: int) -> dict[str, object]:
 
 jobs = [delayed(cover)(model, shape, n) for n in (1000, 10_000) for shape in SHAPES for model in MODELS]
 rows = Parallel(n_jobs=2)(jobs)
-with open(Path(__file__).parent / "coverage.csv", "w", newline="") as file:
+with open(DATA / "interval-coverage.csv", "w", newline="") as file:
     writer = csv.DictWriter(file, rows[0])
     writer.writeheader()
     writer.writerows(rows)

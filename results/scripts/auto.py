@@ -1,9 +1,9 @@
-"""The end of docs/research/auto.md: five tasks, five seeds, the test images once; and the tasks of what came after.
+"""The final runs of docs/research/auto.md: five tasks, five seeds, test images used once; then the follow-up tasks.
 
-BALCAL_DATA=../shared/data python results/auto.py --runs runs --jobs 2     train what is missing, write results/auto
-BALCAL_DATA=../shared/data python results/auto.py --few --runs runs        only those that the plan's claims are about
+BALCAL_DATA=../shared/data python results/scripts/auto.py --runs runs --jobs 2    trains what is missing
+BALCAL_DATA=../shared/data python results/scripts/auto.py --few --runs runs       only methods of the plan's claims
 
-`python results/write.py` makes docs/research/auto-final.md of it.
+It writes results/data/auto, from which `python results/scripts/write.py` makes docs/research/auto-final.md.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cpu import keep
+from folders import DATA
 
 from balcal.arena.result import ArenaResult
 from balcal.arena.running import run as arena
 
 SEEDS = 5
-FOLDER = Path(__file__).parent / "auto"
+FOLDER = DATA / "auto"
 PLAIN = (
     *("vanilla", "late", "averaged+late", "ls", "fl", "mixup", "mit"),
     *("balcal", "balcal-logits", "balcal-val", "balcal-mean", "balcal-half", "balcal-auto"),
@@ -35,7 +36,7 @@ MIXED = (
 
 @dataclass(frozen=True)
 class Final:
-    """A task, who takes part, and what plain training is called there."""
+    """A task, its methods, and the name of plain training on it."""
 
     about: str
     task: str
@@ -102,12 +103,12 @@ THEN = {"balcal-auto": "balcal-mean", "balcal-either": "balcal-auto"}
 
 def recorded(path: Path) -> ArenaResult:
     """A result under the names of today."""
-    told = json.loads(path.read_text())
-    mine = [run for run in told["runs"] if run["method"].startswith("balcal-auto")]
+    result = json.loads(path.read_text())
+    mine = [run for run in result["runs"] if run["method"].startswith("balcal-auto")]
     if all("average_or_last" not in run["recipe"]["task"]["plan"] for run in mine):
-        renamed = re.sub("|".join(THEN), lambda name: THEN[name[0]], json.dumps(told))
-        told = json.loads(renamed)
-    return ArenaResult.of(told)
+        renamed = re.sub("|".join(THEN), lambda name: THEN[name[0]], json.dumps(result))
+        result = json.loads(renamed)
+    return ArenaResult.of(result)
 
 
 def main() -> None:

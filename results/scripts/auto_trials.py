@@ -1,10 +1,10 @@
 """Trials for docs/research/auto.md, on validation images only: networks with two classifiers, and ways to fuse them.
 
-BALCAL_DATA=../shared/data python results/auto_trials.py fashion cifar10 --seeds 100,101 --runs runs
+BALCAL_DATA=../shared/data python results/scripts/auto_trials.py fashion cifar10 --seeds 100,101 --runs runs
 
-Trains what is missing, asks every epoch's weights about the validation split, and compares ways to make one prediction
-of the two classifiers' logits. Fit and choice of the epoch on one half, figures of the other, and the other way round.
-Rows of the tasks, seeds and trainings that are asked for are replaced in auto-trials.csv; no test image is looked at.
+Trains what is missing, evaluates every epoch's weights on the validation split, and compares ways to fuse the logits of
+the two classifiers. One half of the split fits and chooses the epoch, the other half is scored; then the halves swap.
+Replaces the rows of these tasks, seeds and trainings in results/data/auto-trials.csv. Reads no test image.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from folders import DATA
 from joblib import Parallel, delayed
 from scipy.optimize import minimize, minimize_scalar
 from torch import Tensor, nn
@@ -57,7 +58,7 @@ TRAININGS = {
     "w=0.5, no adapter": ("balcal-mean", (FIXED, LAST, "head.adapter=none")),
     "w=0.5, conv": ("balcal-mean", (FIXED, LAST, "head.adapter=conv")),
 }
-CSV = Path(__file__).with_name("auto-trials.csv")
+CSV = DATA / "auto-trials.csv"
 
 
 class AttendedHead(BalancedHead):
@@ -88,7 +89,7 @@ def recipe(task: str, training: str, seed: int) -> Recipe:
 
 
 @torch.no_grad()
-def asked(run: Run, epoch: int) -> tuple[Tensor, Tensor]:
+def validation_logits(run: Run, epoch: int) -> tuple[Tensor, Tensor]:
     """Logits (branches, N, K) of the validation split under the weights of an epoch, and labels."""
     kept = run.path / "trials" / f"val-{epoch:04d}.npz"
     if not kept.exists():
@@ -96,11 +97,10 @@ def asked(run: Run, epoch: int) -> tuple[Tensor, Tensor]:
         model.load_state_dict(run.load_weights(epoch))
         model.eval()
         batches = batches_of(run, load_splits(run.recipe.task).val, torch.device("cpu"))
-        told = [(model(x, branches=True).logits, y) for x, y in batches.epoch(0)]
+        outputs = [(model(x, branches=True).logits, y) for x, y in batches.epoch(0)]
         kept.parent.mkdir(exist_ok=True)
-        np.savez(
-            kept, logits=torch.cat([z for z, _ in told], 1).numpy(), labels=torch.cat([y for _, y in told]).numpy()
-        )
+        logits, labels = torch.cat([z for z, _ in outputs], 1), torch.cat([y for _, y in outputs])
+        np.savez(kept, logits=logits.numpy(), labels=labels.numpy())
     with np.load(kept) as arrays:
         return torch.from_numpy(arrays["logits"]).double(), torch.from_numpy(arrays["labels"])
 
@@ -209,17 +209,17 @@ class Row:
     b: float
 
 
-def judged(task: str, training: str, seed: int, run: Run) -> Iterator[Row]:
-    told = [asked(run, epoch) for epoch in range(len(run.history()))]
-    labels = told[0][1]
+def scores_of(task: str, training: str, seed: int, run: Run) -> Iterator[Row]:
+    epochs = [validation_logits(run, epoch) for epoch in range(len(run.history()))]
+    labels = epochs[0][1]
     halves = torch.arange(len(labels)) % 2 == 0
-    for name, (choose, predict) in (ALONE if len(told[0][0]) == 1 else TOGETHER).items():
+    for name, (choose, predict) in (ALONE if len(epochs[0][0]) == 1 else TOGETHER).items():
         found = []
         for here in (halves, ~halves):
             there = ~here
-            scores = [nll(z[:, here], labels[here], choose(z[:, here], labels[here])) for z, _ in told]
+            scores = [nll(z[:, here], labels[here], choose(z[:, here], labels[here])) for z, _ in epochs]
             epoch = int(np.argmin(scores))
-            z = told[epoch][0]
+            z = epochs[epoch][0]
             weights = predict(z[:, here], labels[here])
             probs, y = fused(z[:, there], weights).softmax(1), labels[there]
             top, pick = probs.max(1)
@@ -232,7 +232,7 @@ def judged(task: str, training: str, seed: int, run: Run) -> Iterator[Row]:
 
 def rows_of(task: str, training: str, seed: int, run: Run) -> list[Row]:
     torch.set_num_threads(1)
-    return list(judged(task, training, seed, run))
+    return list(scores_of(task, training, seed, run))
 
 
 def rewrite(path: Path, new: Iterable[Row]) -> None:

@@ -1,9 +1,10 @@
-"""The rule of docs/research/auto.md, applied to the rows of results/auto-trials.csv.
+"""The rule of docs/research/auto.md, applied to the rows of results/data/auto-trials.csv.
 
-python results/auto_rule.py
+python results/scripts/auto_rule.py
 
 NLL relative to `vanilla+ts` of the same task and seed, the mean over tasks of the mean over seeds; its standard error
-over all tasks and seeds. Out is who loses more than half a point of accuracy to `vanilla` on any task.
+over all tasks and seeds. A method that loses more than half a point of accuracy to
+`vanilla` on any task is out.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Standing:
 
 
 def standings() -> list[Standing]:
-    """Whoever was tried on every task with all of its seeds, the lowest mean first."""
+    """Every training and rule that was tried on all tasks and seeds, the lowest mean first."""
     rows = list(csv.DictReader(CSV.open()))
     plain = {(r["task"], r["seed"]): r for r in rows if (r["training"], r["rule"]) == ("vanilla", "ts")}
     grouped: dict[tuple[str, str], list[dict[str, str]]] = {}

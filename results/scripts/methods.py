@@ -1,13 +1,14 @@
 """Every method of the paper and each of them under BalCAL, on `fashion`, with and without `ts`: an arena.
 
-python results/methods.py               two processes of one thread each; finished runs are found again
-python results/methods.py --methods vanilla,tst --seeds 2 --set plan.epochs=1 --runs trial --out trial.csv
+python results/scripts/methods.py        two processes of one thread each; finished runs are found again
+python results/scripts/methods.py --methods vanilla,tst --seeds 2 --set plan.epochs=1 --runs trial --out trial.csv
 """
 
 from __future__ import annotations
 
 import sys
-from pathlib import Path
+
+from folders import DATA
 
 from balcal.cli import main
 
@@ -24,7 +25,7 @@ USUAL = {
     "--seeds": "3",
     "--jobs": "2",
     "--format": "runs",
-    "--out": str(Path(__file__).with_suffix(".csv")),
+    "--out": str(DATA / "methods.csv"),
 }
 
 if __name__ == "__main__":
