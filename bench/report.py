@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 import torch
 
 from balcal import registry
-from balcal.core import Predictions
+from balcal.core import Outputs, Predictions
 from balcal.metrics.verdict import verdict
 from balcal.report.content import View, story_of_predictions
 from balcal.report.page import run_page, write_page
@@ -29,8 +29,8 @@ def main() -> None:
     told = Predictions(logits.log_softmax(1), labels)
     wall, cpu = time.perf_counter(), time.process_time()
     story = story_of_predictions(told, "bench", [f"class number {k}" for k in range(K)])
-    scaled = registry.method("ts").posthoc.fit(told.log_probs, told.labels)
-    after = Predictions(scaled(told.log_probs).detach(), labels)
+    scaled = registry.method("ts").posthoc.fit(Outputs.of(told.log_probs), told.labels)
+    after = Predictions(scaled(Outputs.of(told.log_probs)).detach(), labels)
     story = replace(story, views=[*story.views, View("after", "after temperature scaling", after, verdict(after))])
     with TemporaryDirectory() as folder:
         size = write_page(run_page(story), Path(folder) / "report.html")

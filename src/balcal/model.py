@@ -6,29 +6,24 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import is_dataclass, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 import torch
 from torch import Generator, Tensor, nn
 
-from balcal.core import (
-    Backbone,
-    BalcalError,
-    Outputs,
-    OutputsMap,
-    Parent,
-    Record,
-    Sums,
-    Tally,
-    Term,
-    check_batch,
-    check_labels,
-)
-from balcal.data.batches import pairs
+from balcal.core import Backbone, BalcalError, Outputs, Parent, Record, Sums, Tally, Term, check_labels
+from balcal.data.batches import check_batch, pairs
 from balcal.runtime.devices import World, current_world
 
 if TYPE_CHECKING:
     from balcal.recipe import Method
+
+
+@runtime_checkable
+class NamesMapChannels(Protocol):
+    """A backbone whose feature map has other channels than `num_features`; None: it has no feature map."""
+
+    map_channels: int | None
 
 
 class Model(nn.Module):
@@ -48,7 +43,7 @@ class Model(nn.Module):
         self.method = method
         self.backbone = backbone
         features = cast(Backbone, backbone).num_features
-        channels = getattr(backbone, "map_channels", features)
+        channels = backbone.map_channels if isinstance(backbone, NamesMapChannels) else features
         if method.head.needs_map and channels is None:
             raise BalcalError(
                 f"adapter=conv needs a feature map, and {type(backbone).__name__} has none: use adapter=vector, or a "
@@ -84,8 +79,8 @@ class Model(nn.Module):
             )
             if branches:
                 return outputs
-            told: Tensor = self.posthoc(outputs if isinstance(self.posthoc, OutputsMap) else outputs.log_probs())
-            return told
+            log_probs: Tensor = self.posthoc(outputs)
+            return log_probs
 
     def loss(self, images: Tensor, labels: Tensor, rng: Generator | None = None) -> Tensor:
         """The training loss of a batch; in training mode it also counts the batch for the end of the epoch."""

@@ -20,7 +20,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from balcal import registry
-from balcal.core import BalcalError, PostHoc
+from balcal.core import BalcalError, Outputs, PostHoc
 from balcal.data.batches import LoaderBatches
 from balcal.evaluation.predict import fit_posthoc
 from balcal.methods.parts.fitted_map import check_size
@@ -74,7 +74,7 @@ class Calibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Fit on held-out predictions and their class indices."""
         scores = self._scores(X)
         labels = as_tensor(y, "the labels")
-        self.map_ = spec_of(self.method, self.settings).fit(scores, labels)
+        self.map_ = spec_of(self.method, self.settings).fit(Outputs.of(scores), labels)
         self.classes_ = np.arange(scores.shape[1])
         self.n_features_in_ = scores.shape[1]
         return self
@@ -84,10 +84,10 @@ class Calibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         scores = self._scores(X)
         if scores.shape[1] != self.n_features_in_:
             raise BalcalError(f"fitted on {self.n_features_in_} classes, asked about {scores.shape[1]}")
-        if getattr(self.map_, "as_they_are", False):
+        if spec_of(self.method, self.settings).as_they_are:
             check_size(scores, self.method)
         with torch.no_grad():
-            probs: NDArray[np.float64] = self.map_(scores).exp().numpy()
+            probs: NDArray[np.float64] = self.map_(Outputs.of(scores)).exp().numpy()
         return probs
 
     def predict(self, X: Any) -> NDArray[np.int64]:  # noqa: N803

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import PurePath
 from typing import Annotated, Any, Literal
 
-from balcal.core import BalcalError, BeforeEpoch, Bounded, HeadSpec, IdleWithin, Loss, Mix, PostHoc, Select, Tally
+from balcal.core import BalcalError, BeforeEpoch, HeadSpec, IdleWithin, Loss, Mix, PostHoc, Select, Tally
 from balcal.runtime.values import SEED, above, at_least, check_settings, check_value, within
 
 ROLES = ("loss", "mix", "head", "before_epoch", "tally", "select", "posthoc")
@@ -56,6 +56,8 @@ class Method:
     venue: str = field(default="", compare=False)
     cost: str = field(default="none", compare=False)
     """what it takes beyond plain training"""
+    listed: bool = field(default=True, compare=False, repr=False)
+    """whether `balcal list methods` shows it without `--all`"""
     origin: tuple[tuple[str, str], ...] | None = field(default=None, compare=False, repr=False)
     """(role, name of the method that changed it)"""
 
@@ -125,9 +127,7 @@ class Method:
 
     def remarks(self) -> list[str]:
         """Where the parts of this method cannot have an effect on each other."""
-        if not isinstance(self.loss, IdleWithin) or not isinstance(self.head, Bounded):
-            return []
-        if getattr(self.tally, "moves_bounds", False):
+        if not isinstance(self.loss, IdleWithin) or self.head is None or (self.tally and self.tally.moves_bounds):
             return []
         idle, bounds = self.loss.idle_within, self.head.logit_bounds
         return [

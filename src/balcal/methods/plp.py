@@ -27,13 +27,13 @@ from typing import Annotated
 from torch import nn
 
 from balcal.backbones.tapped import blocks_of
-from balcal.core import BalcalError, Classifier
+from balcal.core import BalcalError, BeforeEpoch, Classifier
 from balcal.recipe import Method
 from balcal.runtime.values import above, check_settings
 
 
 @dataclass(frozen=True)
-class Peel:
+class Peel(BeforeEpoch):
     """Freeze the network from the top while training goes on."""
 
     gamma: Annotated[float, above(0)] = 1.25

@@ -27,7 +27,6 @@ MOST_CLASSES = 256
 class Affine(FittedMap):
     """log softmax(W x + b), where x are the scores as they come."""
 
-    as_they_are = True
     weight: Tensor
     bias: Tensor
 

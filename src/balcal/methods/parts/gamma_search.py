@@ -15,7 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from balcal.core import BalcalError, Record, Sums, sum_dtype
+from balcal.core import BalcalError, Record, Sums
+from balcal.runtime.devices import sum_dtype
 
 CELLS = 1 << 18
 """largest number of (candidate, sample, class) cells held at once"""
