@@ -188,7 +188,7 @@ def test_temperature_of_four_times_hotter_arrays():
         ("gamma", {"by": "ece"}, "should be 'nll' or 'balance'"),
         ("ts", ["by"], "settings go by name"),
         ("ts", {3: 4}, "unknown setting of `ts`"),
-        (5, None, "said by its name"),
+        (5, None, "given by its name"),
     ],
 )
 def test_settings_of_a_calibrator_are_checked(method, bad, complaint):

@@ -29,7 +29,7 @@ class NamesMapChannels(Protocol):
 class Model(nn.Module):
     """`model(x)` gives calibrated log-probabilities (N, K), in training and in use alike.
 
-    `model(x, branches=True)` gives the branches that the loss is made of. In somebody else's loop two calls are enough:
+    `model(x, branches=True)` gives the branches that the loss is made of. In a loop of your own two calls are enough:
     `model.loss(x, y)` for each batch, `model.end_epoch()` after each epoch.
     """
 
@@ -55,10 +55,10 @@ class Model(nn.Module):
         """the run whose weights this model starts from, while it is being trained"""
         self._sums: Sums | None = None
         self._held_out = False
-        """whether the last epoch of somebody's own loop ended with validation data"""
+        """whether the last `end_epoch` was given validation data"""
 
     def features(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """What the backbone makes of x: the map before pooling, and the vector (N, D)."""
+        """The backbone's features of x: the map before pooling, and the vector (N, D)."""
         backbone = cast(Backbone, self.backbone)
         feature_map = backbone.forward_features(x)
         return feature_map, backbone.forward_head(feature_map, pre_logits=True)
@@ -96,10 +96,10 @@ class Model(nn.Module):
         return batch_loss(self, self.method, images, labels, rng, self._sums if self.training else None)
 
     def end_epoch(self, val_loader: Iterable[Any] | None = None) -> Record:
-        """Set the method's dials for the next epoch and say what they are; all processes of a run agree on them.
+        """Let the tally set the head (gamma, beta) for the next epoch, the same in all processes; return its record.
 
-        A method that solves on validation data wants `val_loader`; without, it makes do with the training batches of
-        the epoch, and warns.
+        A method that solves on validation data needs `val_loader`. Without it, it solves on the training batches of the
+        epoch, and warns.
         """
         tally = self.method.tally
         if tally is None:
@@ -110,8 +110,8 @@ class Model(nn.Module):
         elif tally.on == "val":
             tally = on_training_batches(tally)
             warnings.warn(
-                f"end_epoch() without validation data: `{self.method.name}` solves on the training batches, which a "
-                "network fits better than it knows; end_epoch(val_loader) calibrates better",
+                f"end_epoch() without validation data: `{self.method.name}` solves on the training batches, where "
+                "accuracy is higher than on other images; end_epoch(val_loader) calibrates better",
                 stacklevel=2,
             )
         if self._sums is None:
@@ -124,7 +124,7 @@ class Model(nn.Module):
 
     @torch.no_grad()
     def _counted(self, tally: Tally, loader: Iterable[Any]) -> Sums:
-        """The sums of a tally over a loader, as in use."""
+        """The sums of a tally over a loader, in eval mode."""
         sums, device, samples = tally.start(self), self.head.weights.device, 0
         with evaluating(self):
             for number, (images, labels) in enumerate(pairs(loader), 1):
@@ -137,7 +137,7 @@ class Model(nn.Module):
 
 
 def on_training_batches(tally: Tally) -> Tally:
-    """The same, where there is nothing else to count."""
+    """The same tally, counting training batches."""
     record: Any = tally
     if not is_dataclass(record) or isinstance(record, type):
         raise BalcalError(f"{tally} counts on validation data: call end_epoch(val_loader)")
@@ -161,13 +161,13 @@ def batch_loss(
     terms = resolve(outputs)
     if sums is not None and method.tally is not None:
         counted = [(term.outputs, term.labels) for term in terms if term.counts]
-        for seen, true in counted or [(as_in_use(network, images), labels)]:
+        for seen, true in counted or [(in_eval_mode(network, images), labels)]:
             method.tally.add(sums, seen, true)
     return terms_loss(method, outputs, terms)
 
 
 def terms_loss(method: Method, outputs: Outputs, terms: Sequence[Term]) -> Tensor:
-    """Over terms and branches, each by its weight; then the penalty."""
+    """The weighted sum over terms and branches, and the penalty."""
     total = torch.as_tensor(outputs.penalty)
     for term in terms:
         for share, logits in zip(term.outputs.loss_weights, term.outputs.logits, strict=True):
@@ -175,8 +175,8 @@ def terms_loss(method: Method, outputs: Outputs, terms: Sequence[Term]) -> Tenso
     return total
 
 
-def as_in_use(network: nn.Module, images: Tensor) -> Outputs:
-    """What the model would say of images that were mixed for training; nothing in it changes."""
+def in_eval_mode(network: nn.Module, images: Tensor) -> Outputs:
+    """The model's outputs for images as they came, without mixing; its state stays the same."""
     model = getattr(network, "module", network)  # the distributed wrapper would exchange buffers
     with evaluating(model), torch.no_grad():
         outputs: Outputs = model(images, branches=True)
@@ -185,7 +185,7 @@ def as_in_use(network: nn.Module, images: Tensor) -> Outputs:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """In eval mode for a while; afterwards every part is in the mode that it was in, also where they differ."""
+    """Put the model into eval mode for a while; afterwards every part is in the mode that it was in before."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -196,7 +196,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def finish_tally(model: Model, tally: Tally, sums: Sums, world: World) -> Record:
-    """Add up over processes, let the tally set the head's dials, and make sure that all processes have the same."""
+    """Add up over processes, let the tally set the head, and make sure that all processes have the same head."""
     world.sum(*sums.values())
     record = tally.finish(sums, model)
     world.share(*model.head.buffers())
@@ -204,5 +204,5 @@ def finish_tally(model: Model, tally: Tally, sums: Sums, world: World) -> Record
 
 
 def compile_backbone(model: Model) -> None:
-    """Compile what a model asks of its backbone. Parameters and their names stay as they are."""
+    """Compile the backbone. Parameters and their names stay as they are."""
     model.features = torch.compile(model.features)  # type: ignore[method-assign]

@@ -54,7 +54,7 @@ def test_map_keeps_the_argmax_and_the_total():
     told = fitted(Outputs.of(z.log_softmax(1)))
     assert torch.equal(told.argmax(1), z.argmax(1))
     torch.testing.assert_close(told.exp().sum(1), torch.ones(400, dtype=torch.float64))
-    assert torch.equal(Temperature()(z.log_softmax(1)), z.log_softmax(1).log_softmax(1))
+    assert torch.equal(Temperature()(Outputs.of(z.log_softmax(1))), z.log_softmax(1).log_softmax(1))
 
 
 def vectors():

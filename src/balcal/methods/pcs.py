@@ -1,7 +1,7 @@
 """Tao, Dong, Liu, Sun, Xu: Calibrating a Deep Neural Network with Its Predecessors. IJCAI 2023.
 
-Predecessor combination search. The blocks of a network overfit at different times, so let each block come from another
-epoch of one and the same run:
+Predecessor combination search. The blocks of a network overfit at different times, so each block may come from another
+epoch of the same run:
 
     candidate c:  for each block b an epoch e_b, drawn from those that were kept;  everything else from the last epoch
     each candidate is trained for one epoch, gently, and validated
