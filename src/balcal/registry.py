@@ -39,7 +39,13 @@ PARENT_METHOD = "parent.method"
 @cache
 def table(kind: str) -> Mapping[str, Any]:
     """All entries of a kind, by name: the union of the tables at the end of the folder's files."""
-    return {name: entry for name, (entry, _) in _found(kind).items()}
+    found: dict[str, Any] = {}
+    for module in _files(kind):
+        for name, entry in getattr(module, KINDS[kind], {}).items():
+            if name in found:
+                raise BalcalError(f"two files of balcal call something `{name}`; the second is {module.__name__}")
+            found[name] = entry
+    return dict(sorted(found.items()))
 
 
 def home(kind: str, name: str) -> ModuleType:
@@ -48,22 +54,15 @@ def home(kind: str, name: str) -> ModuleType:
     >>> home("methods", "ts").__name__
     'balcal.methods.temperature'
     """
-    return _found(kind)[name][1]
+    return next(module for module in _files(kind) if name in getattr(module, KINDS[kind], {}))
 
 
-@cache
-def _found(kind: str) -> Mapping[str, tuple[Any, ModuleType]]:
+def _files(kind: str) -> list[ModuleType]:
     if kind not in KINDS:
         raise BalcalError(unknown("kind", kind, KINDS))
     folder = importlib.import_module(f"balcal.{_FOLDERS.get(kind, kind)}")
-    found: dict[str, tuple[Any, ModuleType]] = {}
-    for path in sorted(m.name for m in pkgutil.iter_modules(folder.__path__, f"{folder.__name__}.")):
-        module = importlib.import_module(path)
-        for name, entry in getattr(module, KINDS[kind], {}).items():
-            if name in found:
-                raise BalcalError(f"two files of {folder.__name__} call something `{name}`; the second is {path}")
-            found[name] = (entry, module)
-    return dict(sorted(found.items()))
+    names = sorted(found.name for found in pkgutil.iter_modules(folder.__path__, f"{folder.__name__}."))
+    return [importlib.import_module(name) for name in names]
 
 
 def _named(kind: str, what: str, name: str) -> Any:
