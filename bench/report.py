@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 import torch
 
 from balcal import registry
-from balcal.core import Predictions
+from balcal.core import Outputs, Predictions
 from balcal.metrics.verdict import verdict
 from balcal.report.content import View, content_of_predictions
 from balcal.report.page import run_page, write_page
@@ -26,24 +26,25 @@ def main() -> None:
     rng = torch.Generator().manual_seed(0)
     logits = 3 * torch.randn(N, K, generator=rng)
     labels = torch.multinomial((logits / 1.5).softmax(1), 1, generator=rng)[:, 0]
-    told = Predictions(logits.log_softmax(1), labels)
+    predictions = Predictions(logits.log_softmax(1), labels)
     wall, cpu = time.perf_counter(), time.process_time()
-    content = content_of_predictions(told, "bench", [f"class number {k}" for k in range(K)])
-    scaled = registry.method("ts").posthoc.fit(told.log_probs, told.labels)
-    after = Predictions(scaled(told.log_probs).detach(), labels)
-    second = View("after", "after temperature scaling", after, verdict(after))
-    content = replace(content, views=[*content.views, second])
+    content = content_of_predictions(predictions, "bench", [f"class number {k}" for k in range(K)])
+    scaled = registry.method("ts").posthoc.fit(Outputs.of(predictions.log_probs), predictions.labels)
+    after = Predictions(scaled(Outputs.of(predictions.log_probs)).detach(), labels)
+    content = replace(
+        content, views=[*content.views, View("after", "after temperature scaling", after, verdict(after))]
+    )
     with TemporaryDirectory() as folder:
         size = write_page(run_page(content), Path(folder) / "report.html")
-    told = {
+    figures = {
         "predictions": [N, K],
         "views": 2,
         "seconds": round(time.perf_counter() - wall, 1),
         "cpu_seconds": round(time.process_time() - cpu, 1),
         "bytes": size,
     }
-    (Path(__file__).parent / "results" / "report.json").write_text(json.dumps(told, indent=2) + "\n")
-    print(told)
+    (Path(__file__).parent / "results" / "report.json").write_text(json.dumps(figures, indent=2) + "\n")
+    print(figures)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from balcal.core import Outputs
+from balcal.core import BeforeEpoch, HeadSpec, Outputs, PostHoc, Tally
+from balcal.registry import method, table
 
 
 def outputs(seed, fusion, gamma):
@@ -34,6 +35,20 @@ def test_log_probs_are_normalised_and_differentiable_at_the_ends_too(seed, fusio
     torch.testing.assert_close(log_p.logsumexp(1), torch.zeros(9), atol=1e-5, rtol=0)
     log_p[:, 0].sum().backward()
     assert out.logits.grad.isfinite().all()
+
+
+def test_predictions_without_a_network_stay_as_they_are():
+    for dtype in (torch.float16, torch.float64):
+        scores = torch.tensor([[900.0, -torch.inf], [0.1, 0.2]], dtype=dtype)
+        assert torch.equal(Outputs.of(scores).log_probs(), scores)
+
+
+def test_roles_inherit_what_they_may_say_of_themselves():
+    bases = {"head": HeadSpec, "before_epoch": BeforeEpoch, "tally": Tally, "posthoc": PostHoc}
+    for name in table("methods"):
+        for role, base in bases.items():
+            value = getattr(method(name), role)
+            assert value is None or base in type(value).__mro__, f"{name}: {role}"
 
 
 def test_one_branch_is_nothing_special():

@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from posthoc_helper import held_out, nll
+from posthoc_helper import calibrated, held_out, nll
 from runs_helper import trained
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import balcal
 from balcal import registry
 from balcal.core import BalcalError, Outputs
-from balcal.methods.gamma import RefitGamma, Refused
+from balcal.methods.gamma import RefitGamma, RefittedGamma
 from balcal.methods.temperature import best_on_grid, solve_temperature
 
 AFTER = [name for name, each in registry.table("methods").items() if set(each.changes) == {"posthoc"}]
@@ -35,7 +35,7 @@ def test_logits_logs_and_probabilities_in_calibrated_probabilities_out(method):
     np.testing.assert_allclose(told["probs"], told["log_probs"], atol=1e-6)
     np.testing.assert_allclose(told["probs"].sum(1), 1, atol=1e-9)
     role = registry.method(method).posthoc
-    np.testing.assert_allclose(told["probs"], role.fit(z.log_softmax(1), y)(z.log_softmax(1)).exp(), atol=1e-6)
+    np.testing.assert_allclose(told["probs"], calibrated(role, z.log_softmax(1), y).exp(), atol=1e-6)
     from_logits = balcal.Calibrator(method, inputs="logits").fit(z, y)
     assert from_logits.predict(z).shape == (200,)
 
@@ -83,46 +83,46 @@ def test_the_grid_finds_the_lowest_ece(seed):
 
 def two_heads(seed, fusion):
     z, y = held_out(seed)
-    timid = torch.randn(z.shape, generator=torch.Generator().manual_seed(seed + 1)).double() * 0.3
+    faint = torch.randn(z.shape, generator=torch.Generator().manual_seed(seed + 1)).double() * 0.3
     weights = torch.tensor([0.9, 0.1], dtype=torch.float64)
-    return Outputs(torch.stack([z, timid]), weights, weights, fusion), y
+    return Outputs(torch.stack([z, faint]), weights, weights, fusion), y
 
 
 @given(st.integers(0, 10**6), st.sampled_from(["probs", "logits"]))
 def test_no_other_gamma_is_better_on_held_out_data(seed, fusion):
     outputs, y = two_heads(seed, fusion)
-    fitted = RefitGamma().fit_outputs(outputs, y)
+    fitted = RefitGamma().fit(outputs, y)
     best = nll(fitted(outputs), y)
     assert best <= nll(outputs.log_probs(), y) + 1e-9, "not worse than the gamma it had"
     for other in np.linspace(0, 1 if fusion == "probs" else 8, 41):
-        assert best <= nll(Refused(float(other))(outputs), y) + 1e-7
+        assert best <= nll(RefittedGamma(float(other))(outputs), y) + 1e-7
 
 
 def test_gamma_by_balance_meets_the_accuracy():
     outputs, y = two_heads(3, "logits")
-    fitted = RefitGamma(by="balance").fit_outputs(outputs, y)
+    fitted = RefitGamma(by="balance").fit(outputs, y)
     told = fitted(outputs)
     assert 0 < float(fitted.gamma) < 1
     right = (told.argmax(1) == y).double().mean()
     assert told.exp().amax(1).mean() == pytest.approx(float(right), abs=0.01)
 
 
-def test_too_timid_a_classifier_is_sharpened_where_logits_are_fused():
+def test_an_under_confident_classifier_is_sharpened_where_logits_are_fused():
     outputs, y = two_heads(3, "logits")
-    timid = replace(outputs, logits=outputs.logits * 0.05)
+    faint = replace(outputs, logits=outputs.logits * 0.05)
     for by in ("nll", "balance"):
-        fitted = RefitGamma(by=by).fit_outputs(timid, y)
+        fitted = RefitGamma(by=by).fit(faint, y)
         assert float(fitted.gamma) > 1
-        assert nll(fitted(timid), y) < nll(timid.logits[0].log_softmax(1), y)
-        torch.testing.assert_close(fitted(timid), (float(fitted.gamma) * timid.logits[0]).log_softmax(1))
+        assert nll(fitted(faint), y) < nll(faint.logits[0].log_softmax(1), y)
+        torch.testing.assert_close(fitted(faint), (float(fitted.gamma) * faint.logits[0]).log_softmax(1))
 
 
 def test_an_unfitted_gamma_changes_nothing_and_one_classifier_has_none():
     outputs, y = two_heads(4, "probs")
-    assert torch.equal(Refused()(outputs), outputs.log_probs())
+    assert torch.equal(RefittedGamma()(outputs), outputs.log_probs())
     one = Outputs(outputs.logits[:1], torch.ones(1), torch.ones(1))
     with pytest.raises(BalcalError, match="only a model with two classifiers has a gamma"):
-        RefitGamma().fit_outputs(one, y)
+        RefitGamma().fit(one, y)
 
 
 @pytest.mark.parametrize("method", ["ts", "ets", "isotonic", "gamma"])
@@ -188,7 +188,7 @@ def test_temperature_of_four_times_hotter_arrays():
         ("gamma", {"by": "ece"}, "should be 'nll' or 'balance'"),
         ("ts", ["by"], "settings go by name"),
         ("ts", {3: 4}, "unknown setting of `ts`"),
-        (5, None, "said by its name"),
+        (5, None, "given by its name"),
     ],
 )
 def test_settings_of_a_calibrator_are_checked(method, bad, complaint):
@@ -233,10 +233,10 @@ def test_impossible_classes_and_half_precision(method):
         coarse = z.to(dtype)
         same = calibrator.predict_proba(coarse.double())
         np.testing.assert_allclose(calibrator.predict_proba(coarse), same, atol=1e-12)
-        direct = calibrator.map_(coarse)
+        direct = calibrator.map_(Outputs.of(coarse))
         assert direct.dtype == dtype
         np.testing.assert_allclose(direct.double().exp(), same, atol=0.02)
-    hot = calibrator.map_(torch.tensor([[60000.0, 100.0, -60000.0, 0.0]], dtype=torch.float16))
+    hot = calibrator.map_(Outputs.of(torch.tensor([[60000.0, 100.0, -60000.0, 0.0]], dtype=torch.float16)))
     assert not hot.isnan().any()
     assert hot.argmax() == 0
 

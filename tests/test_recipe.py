@@ -1,5 +1,9 @@
 """Composition, addresses, overrides."""
 
+import hashlib
+import json
+from pathlib import Path
+
 import pytest
 
 from balcal.core import BalcalError
@@ -108,6 +112,16 @@ def test_settings_are_typed(setting, read):
 def test_bad_settings_teach(setting, complaint):
     with pytest.raises(BalcalError, match=complaint):
         recipe("digits", "balcal", 0, [setting])
+
+
+def test_addresses_do_not_move_between_versions():
+    """Else nobody finds the runs that are on disk. The digest of a task is over all methods, one line for each."""
+    digests = {}
+    for task in table("tasks"):
+        lines = (f"{name} {recipe(task, name, 3).address()}\n" for name in sorted(table("methods")))
+        digests[task] = hashlib.sha256("".join(lines).encode()).hexdigest()
+    recorded = json.loads((Path(__file__).parent / "golden" / "addresses.json").read_text())
+    assert digests == recorded, "a new method or task: record it with the value that this test shows"
 
 
 def test_a_role_that_is_not_there_cannot_be_set():

@@ -146,7 +146,7 @@ def by_balance(largest: float) -> Rule:
 def as_built(logits: Tensor, labels: Tensor) -> Weights:
     """conf = acc as `balcal-mean` has it: above 1 gamma is a factor on s, and e is out."""
     half = torch.full((2,), 0.5, dtype=torch.float64)
-    fitted = RefitGamma(by="balance").fit_outputs(Outputs(logits, half, half, "logits"), labels)
+    fitted = RefitGamma(by="balance").fit(Outputs(logits, half, half, "logits"), labels)
     return shares(float(fitted.gamma))
 
 

@@ -1,4 +1,4 @@
-"""Models from what people have: `wrap` makes one of any network, `build` of a recipe."""
+"""Make models: `wrap` from any network, `build` from a recipe."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def wrap(
     features: Callable[[Tensor], Tensor] | None = None,
     num_features: int | None = None,
 ) -> Model:
-    """A calibrated model from any network; without a `method` by the one that needs nothing to be set.
+    """Make a calibrated model of any network; by default with `balcal-auto`, which has nothing to tune.
 
-    - A backbone in timm's manner (`num_features`, `forward_features`, `forward_head`) is used as it is.
+    - A backbone with timm's interface (`num_features`, `forward_features`, `forward_head`) is used as it is.
     - Otherwise the last `nn.Linear` is found and its input tapped. If it already has `num_classes` outputs it stays the
       learnable classifier, weights and all.
     - Otherwise pass `features=`, a function from images to a matrix (N, D), and `num_features=` D.
 
-    The network is taken over, not copied.
+    The network is not copied: it becomes a part of the model.
 
     >>> wrap(nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10)), num_classes=10).head.fusion
     'logits'
@@ -62,7 +62,7 @@ def wrap(
 
 
 def _placed(model: Model, network: nn.Module) -> Model:
-    """The new parts go where the network is."""
+    """Move the new parts to the network's device."""
     first = next(network.parameters(), None)
     if first is not None:
         model.head.to(first.device)
@@ -73,7 +73,7 @@ def _placed(model: Model, network: nn.Module) -> Model:
 def build(recipe: Recipe, weights: bool = True) -> Model:
     """The recipe's model with fresh weights, drawn from torch's generator as it stands.
 
-    `weights=False`: a pretrained backbone's are not looked for, since others will take their place.
+    `weights=False`: pretrained weights are not loaded, since others will replace them.
     """
     dataset = registry.dataset(recipe.task.dataset)
     backbone = registry.backbone(recipe.task.backbone, dataset.channels, weights)
@@ -85,7 +85,7 @@ def build(recipe: Recipe, weights: bool = True) -> Model:
 
 @torch.no_grad()
 def _try_out(model: Model, shape: tuple[int, ...], backbone: str) -> None:
-    """One blank image through a new network: a size that does not fit is noticed before there is a run."""
+    """Pass one blank image through a new network, so that a size that does not fit is found before there is a run."""
     try:
         with evaluating(model), own_randomness():
             model(torch.zeros(1, *shape))

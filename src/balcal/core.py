@@ -1,4 +1,4 @@
-"""The vocabulary: what a network returns, what a method may change, and the seven roles that do the changing.
+"""The vocabulary: what a network returns, and the seven roles that a method may fill.
 
 Shape letters, here and everywhere: N samples, K classes, D features, B branches.
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Generator, Tensor, nn
@@ -21,19 +21,18 @@ from torch import Generator, Tensor, nn
 Fusion = Literal["probs", "logits"]
 Split = Literal["train", "val"]
 Sums = dict[str, Tensor]
-"""What a tally remembers of an epoch: a few tensors that add up over batches and over processes."""
-
+"""The counts of a tally over an epoch: a few tensors that add up over batches and over processes."""
 Record = dict[str, Any]
 """One line of a history: the numbers of one epoch."""
 
 
 class BalcalError(Exception):
-    """A mistake that the person at the keyboard can mend; the message says how, in one sentence."""
+    """A mistake that the user can correct; the message says how, in one sentence."""
 
 
 @dataclass(frozen=True, eq=False)
 class Outputs:
-    """What a head says of a batch: logits of B branches, and how they weigh in the prediction and in the loss."""
+    """What a head returns for a batch: logits of B branches, and their weights in the prediction and in the loss."""
 
     logits: Tensor
     """(B, N, K)"""
@@ -41,11 +40,18 @@ class Outputs:
     """(B,): the branch's share of the prediction; they sum to one, or to more where logits are fused and sharpened"""
     loss_weights: Tensor
     """(B,), sum to one: the branch's share of the training loss"""
-    fusion: Fusion = "probs"
+    fusion: Fusion | None = "probs"
+    """None: there is one branch, and it is the prediction already"""
     penalty: Tensor | float = 0.0
 
+    @staticmethod
+    def of(scores: Tensor) -> Outputs:
+        """Log-probabilities or logits (N, K) without a network: `log_probs` returns them as they are."""
+        one = scores.new_ones(1)
+        return Outputs(scores[None], one, one, fusion=None)
+
     def log_probs(self) -> Tensor:
-        """The one prediction (N, K), as log-probabilities: valid logits for whatever comes next.
+        """The fused prediction (N, K) as log-probabilities, which are also valid logits.
 
         >>> z = torch.tensor([[[0.0, 0.0]], [[2.0, 0.0]]])
         >>> half = torch.tensor([0.5, 0.5])
@@ -54,6 +60,8 @@ class Outputs:
         >>> Outputs(z, half, half, "logits").log_probs().exp()
         tensor([[0.7311, 0.2689]])
         """
+        if self.fusion is None:
+            return self.logits[0]
         if self.fusion == "logits":
             return torch.einsum("b,bnk->nk", self.weights, self.logits).log_softmax(-1)
         return (self.weights.log()[:, None, None] + self.logits.log_softmax(-1)).logsumexp(0)
@@ -61,14 +69,14 @@ class Outputs:
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """What a trained model says of a data set, and what was true. Metrics are functions of this."""
+    """Predictions of a trained model for a data set, and the true labels. Metrics are functions of this."""
 
     log_probs: Tensor
     """(N, K)"""
     labels: Tensor
     """(N,) class indices"""
     role: str | None = None
-    """which part of the data these are, where it is known: nothing may be fitted on `test`"""
+    """which split these are of, where it is known: nothing may be fitted on `test`"""
 
     @property
     def probs(self) -> Tensor:
@@ -78,7 +86,7 @@ class Predictions:
         return len(self.labels)
 
     def for_fitting(self) -> Predictions:
-        """These predictions, unless they are what everything is to be judged by."""
+        """These predictions, unless they are of the test split."""
         if self.role == "test":
             raise BalcalError("these are predictions of the test role: fit and choose on held-out data, judge on these")
         return self
@@ -92,8 +100,7 @@ class Term:
     outputs: Outputs
     labels: Tensor
     counts: bool = True
-    """whether outputs and labels belong together closely enough for a tally to count them; if no term does, the batch
-    is counted as it came, by a forward pass of its own"""
+    """whether a tally may count these; if it may count no term, the unmixed batch gets a forward pass of its own"""
 
 
 Resolve = Callable[[Outputs], Sequence[Term]]
@@ -102,8 +109,7 @@ Resolve = Callable[[Outputs], Sequence[Term]]
 class Head(nn.Module):
     """Features in, weighted branches out. Never sees labels.
 
-    Everything that decides a prediction is a buffer, so it travels in `state_dict`: the weights of the branches and
-    the way they are fused. What is not in `state_dict` does not exist.
+    Everything that decides a prediction is in `state_dict`: the weights of the branches and their fusion are buffers.
     """
 
     weights: Tensor
@@ -130,7 +136,7 @@ class Head(nn.Module):
         return Outputs(at_least_float32(torch.stack(logits)), self.weights, self.loss_weights, self.fusion)
 
     def forward(self, features: Tensor, feature_map: Tensor | None) -> Outputs:
-        """`features` (N, D); `feature_map` (N, C, H, W) where the backbone has one, for heads that look at places."""
+        """`features` (N, D); `feature_map` (N, C, H, W), or None where `HeadSpec.needs_map` is False."""
         raise NotImplementedError
 
 
@@ -145,20 +151,17 @@ class Backbone(Protocol):
 
 
 class Parent(Protocol):
-    """The finished run that a training starts from."""
+    """The finished run that a training starts from. `epochs` are those whose weights were kept, the last included."""
 
     @property
-    def epochs(self) -> Sequence[int]:
-        """those whose weights were kept, the last of all among them"""
-        ...
-
+    def epochs(self) -> Sequence[int]: ...
     @property
     def chosen(self) -> int: ...
     def weights(self, epoch: int) -> Mapping[str, Tensor]: ...
 
 
 class Classifier(Protocol):
-    """As much of the model as a role may touch."""
+    """The parts of a model that a role may use."""
 
     num_classes: int
     head: Head
@@ -169,13 +172,21 @@ class Classifier(Protocol):
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> Any: ...
 
 
-# The seven roles. Each is a single call or a small value; a Method fills those that it changes.
+# The seven roles. Loss, mix and select may be plain functions. The others inherit their defaults from the class here.
 
 
 class Loss(Protocol):
     """(logits (N, K), labels (N,)) -> mean over samples, a scalar; in float32 at least."""
 
     def __call__(self, logits: Tensor, labels: Tensor) -> Tensor: ...
+
+
+@runtime_checkable
+class IdleWithin(Protocol):
+    """A loss that is plain cross-entropy as long as every logit lies in [-idle_within, idle_within]."""
+
+    @property
+    def idle_within(self) -> float: ...
 
 
 class Mix(Protocol):
@@ -185,15 +196,21 @@ class Mix(Protocol):
 
 
 class HeadSpec(Protocol):
-    """(features D, classes K) -> a head.
-
-    `learnable`, if given, is a trained classifier that must be kept; `channels` are those of the feature map.
-    """
+    """(features D, classes K) -> a head. `learnable`: a trained classifier to keep; `channels`: of the feature map."""
 
     @property
     def needs_map(self) -> bool:
-        """whether the head looks at the backbone's feature map"""
-        ...
+        """whether the head reads the backbone's feature map"""
+        return False
+
+    @property
+    def fusion(self) -> Fusion:
+        return "probs"
+
+    @property
+    def logit_bounds(self) -> tuple[float, ...]:
+        """how large the logits of each branch can get, infinity where there is no bound; empty: not known"""
+        return ()
 
     def __call__(
         self, features: int, num_classes: int, learnable: nn.Linear | None = None, channels: int | None = None
@@ -201,22 +218,33 @@ class HeadSpec(Protocol):
 
 
 class BeforeEpoch(Protocol):
-    """(model, epoch, of how many): freeze what is not to be trained in the coming epoch, or begin it with new weights.
+    """(model, epoch, of how many): freeze what is not trained in the coming epoch, or begin it with new weights.
 
     The model is in training mode; a part that is put into eval mode here stays so for the epoch. Torch's generator is
     set from (seed, epoch). Called before each epoch and again on resuming, so it must follow from its arguments alone.
-    What it freezes is free again when training ends. True: weights were set anew, so the optimiser starts afresh.
+    What it freezes is trainable again when training ends. True: weights were replaced, so the optimiser starts afresh.
     """
+
+    still: ClassVar[bool] = False
+    """the backbone's features of an image never change, so they may be computed once"""
+    keeps_classifier: ClassVar[bool] = False
+    """the parent's classifier is kept where it fits into another kind of head"""
+
+    @property
+    def parent_settings(self) -> tuple[str, ...]:
+        """what the parent's run must be trained with, written as for `--set`"""
+        return ()
 
     def __call__(self, model: Classifier, epoch: int, epochs: int) -> bool | None: ...
 
 
 class Tally(Protocol):
-    """Counts over an epoch, then sets the head's dials. `on` says which batches it is fed.
+    """Counts over an epoch, then sets gamma, beta or the like in the head. `on` says which split it counts."""
 
-    One that sets nothing but the weights of the prediction may say so by `only_weights = True`: then the logits that it
-    was fed are used once more where it was fed the validation split, and the network is not asked a second time.
-    """
+    only_weights: ClassVar[bool] = False
+    """sets nothing but the weights of the prediction: logits of the validation split need not be computed again"""
+    moves_bounds: ClassVar[bool] = False
+    """changes the `logit_bounds` that the head names"""
 
     @property
     def on(self) -> Split: ...
@@ -233,29 +261,15 @@ class Select(Protocol):
 
 
 class PostHoc(Protocol):
-    """Fitted on held-out predictions, never part of training. A map takes log-probabilities to log-probabilities."""
+    """Fits a map on held-out outputs; never part of training. A map takes outputs to log-probabilities (N, K)."""
+
+    reads_branches: ClassVar[bool] = False
+    """needs the branches: the fused log-probabilities are not enough"""
+    as_they_are: ClassVar[bool] = False
+    """a constant added to all scores of a row changes the result, so logits must not be large"""
 
     def identity(self, num_classes: int) -> nn.Module: ...
-    def fit(self, log_probs: Tensor, labels: Tensor) -> nn.Module: ...
-
-
-# What a role may say of itself, so that a combination without effect can be pointed out (`Method.remarks`).
-
-
-@runtime_checkable
-class IdleWithin(Protocol):
-    """A loss that is plain cross-entropy as long as every logit lies in [-idle_within, idle_within]."""
-
-    @property
-    def idle_within(self) -> float: ...
-
-
-@runtime_checkable
-class Bounded(Protocol):
-    """A head that can say how large the logits of each of its branches can get; infinity where there is no bound."""
-
-    @property
-    def logit_bounds(self) -> tuple[float, ...]: ...
+    def fit(self, outputs: Outputs, labels: Tensor) -> nn.Module: ...
 
 
 def at_least_float32(logits: Tensor) -> Tensor:
@@ -267,49 +281,19 @@ def at_least_float32(logits: Tensor) -> Tensor:
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
-@runtime_checkable
-class ReadsOutputs(Protocol):
-    """A post-hoc role that must see the branches, not only the prediction that they make together."""
-
-    def fit_outputs(self, outputs: Outputs, labels: Tensor) -> OutputsMap: ...
-
-
-class OutputsMap(nn.Module):
-    """What such a role fits: outputs in, log-probabilities (N, K) out."""
-
-    def forward(self, outputs: Outputs) -> Tensor:
-        raise NotImplementedError
-
-
-def check_batch(images: Tensor, labels: Tensor, where: str) -> None:
-    """Labels must be a list of whole numbers, one for each image.
-
-    >>> check_batch(torch.zeros(3, 8), torch.tensor([0, 1]), "batch 1")
-    Traceback (most recent call last):
-    balcal.core.BalcalError: batch 1 has 3 images and 2 labels: each image needs one label
-    """
+def check_labels(labels: Tensor, num_classes: int | None, where: str) -> None:
+    """Labels must be a list of whole numbers; from 0 to K-1, if K is given."""
     if labels.is_floating_point() or labels.is_complex() or labels.ndim != 1:
         raise BalcalError(
             f"labels in {where} must be a list of class indices, not {labels.dtype} {tuple(labels.shape)}"
         )
-    count = len(images) if images.ndim else 0
-    if count != len(labels):
-        raise BalcalError(f"{where} has {count} images and {len(labels)} labels: each image needs one label")
-
-
-def check_labels(labels: Tensor, num_classes: int, where: str) -> None:
-    """Labels must be whole numbers from 0 to K-1."""
-    check_batch(labels, labels, where)
+    if num_classes is None or not len(labels):
+        return
     whole = labels.long()
-    low, high = (int(x) for x in whole.aminmax()) if len(labels) else (0, 0)
+    low, high = (int(x) for x in whole.aminmax())
     if not 0 <= low <= high < num_classes:
         bad = int(whole[(whole < 0) | (whole >= num_classes)][0])
         bad += 2**64 if bad < 0 and labels.dtype == torch.uint64 else 0
         raise BalcalError(
             f"label {bad} in {where} is out of range: with {num_classes} classes labels run from 0 to {num_classes - 1}"
         )
-
-
-def sum_dtype(device: torch.device) -> torch.dtype:
-    """Sums are kept in float64, except on Apple's GPUs, which have none."""
-    return torch.float32 if device.type == "mps" else torch.float64

@@ -6,35 +6,30 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import is_dataclass, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 import torch
 from torch import Generator, Tensor, nn
 
-from balcal.core import (
-    Backbone,
-    BalcalError,
-    Outputs,
-    OutputsMap,
-    Parent,
-    Record,
-    Sums,
-    Tally,
-    Term,
-    check_batch,
-    check_labels,
-)
-from balcal.data.batches import pairs
+from balcal.core import Backbone, BalcalError, Outputs, Parent, Record, Sums, Tally, Term, check_labels
+from balcal.data.batches import check_batch, pairs
 from balcal.runtime.devices import World, current_world
 
 if TYPE_CHECKING:
     from balcal.recipe import Method
 
 
+@runtime_checkable
+class NamesMapChannels(Protocol):
+    """A backbone whose feature map has other channels than `num_features`; None: it has no feature map."""
+
+    map_channels: int | None
+
+
 class Model(nn.Module):
     """`model(x)` gives calibrated log-probabilities (N, K), in training and in use alike.
 
-    `model(x, branches=True)` gives the branches that the loss is made of. In somebody else's loop two calls are enough:
+    `model(x, branches=True)` gives the branches that the loss is made of. In a loop of your own two calls are enough:
     `model.loss(x, y)` for each batch, `model.end_epoch()` after each epoch.
     """
 
@@ -48,7 +43,7 @@ class Model(nn.Module):
         self.method = method
         self.backbone = backbone
         features = cast(Backbone, backbone).num_features
-        channels = getattr(backbone, "map_channels", features)
+        channels = backbone.map_channels if isinstance(backbone, NamesMapChannels) else features
         if method.head.needs_map and channels is None:
             raise BalcalError(
                 f"adapter=conv needs a feature map, and {type(backbone).__name__} has none: use adapter=vector, or a "
@@ -60,10 +55,10 @@ class Model(nn.Module):
         """the run whose weights this model starts from, while it is being trained"""
         self._sums: Sums | None = None
         self._held_out = False
-        """whether the last epoch of somebody's own loop ended with validation data"""
+        """whether the last `end_epoch` was given validation data"""
 
     def features(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """What the backbone makes of x: the map before pooling, and the vector (N, D)."""
+        """The backbone's features of x: the map before pooling, and the vector (N, D)."""
         backbone = cast(Backbone, self.backbone)
         feature_map = backbone.forward_features(x)
         return feature_map, backbone.forward_head(feature_map, pre_logits=True)
@@ -84,8 +79,8 @@ class Model(nn.Module):
             )
             if branches:
                 return outputs
-            told: Tensor = self.posthoc(outputs if isinstance(self.posthoc, OutputsMap) else outputs.log_probs())
-            return told
+            log_probs: Tensor = self.posthoc(outputs)
+            return log_probs
 
     def loss(self, images: Tensor, labels: Tensor, rng: Generator | None = None) -> Tensor:
         """The training loss of a batch; in training mode it also counts the batch for the end of the epoch."""
@@ -101,10 +96,10 @@ class Model(nn.Module):
         return batch_loss(self, self.method, images, labels, rng, self._sums if self.training else None)
 
     def end_epoch(self, val_loader: Iterable[Any] | None = None) -> Record:
-        """Set the method's dials for the next epoch and say what they are; all processes of a run agree on them.
+        """Let the tally set the head (gamma, beta) for the next epoch, the same in all processes; return its record.
 
-        A method that solves on validation data wants `val_loader`; without, it makes do with the training batches of
-        the epoch, and warns.
+        A method that solves on validation data needs `val_loader`. Without it, it solves on the training batches of the
+        epoch, and warns.
         """
         tally = self.method.tally
         if tally is None:
@@ -115,8 +110,8 @@ class Model(nn.Module):
         elif tally.on == "val":
             tally = on_training_batches(tally)
             warnings.warn(
-                f"end_epoch() without validation data: `{self.method.name}` solves on the training batches, which a "
-                "network fits better than it knows; end_epoch(val_loader) calibrates better",
+                f"end_epoch() without validation data: `{self.method.name}` solves on the training batches, where "
+                "accuracy is higher than on other images; end_epoch(val_loader) calibrates better",
                 stacklevel=2,
             )
         if self._sums is None:
@@ -129,7 +124,7 @@ class Model(nn.Module):
 
     @torch.no_grad()
     def _counted(self, tally: Tally, loader: Iterable[Any]) -> Sums:
-        """The sums of a tally over a loader, as in use."""
+        """The sums of a tally over a loader, in eval mode."""
         sums, device, samples = tally.start(self), self.head.weights.device, 0
         with evaluating(self):
             for number, (images, labels) in enumerate(pairs(loader), 1):
@@ -142,7 +137,7 @@ class Model(nn.Module):
 
 
 def on_training_batches(tally: Tally) -> Tally:
-    """The same, where there is nothing else to count."""
+    """The same tally, counting training batches."""
     record: Any = tally
     if not is_dataclass(record) or isinstance(record, type):
         raise BalcalError(f"{tally} counts on validation data: call end_epoch(val_loader)")
@@ -166,13 +161,13 @@ def batch_loss(
     terms = resolve(outputs)
     if sums is not None and method.tally is not None:
         counted = [(term.outputs, term.labels) for term in terms if term.counts]
-        for seen, true in counted or [(as_in_use(network, images), labels)]:
+        for seen, true in counted or [(in_eval_mode(network, images), labels)]:
             method.tally.add(sums, seen, true)
     return terms_loss(method, outputs, terms)
 
 
 def terms_loss(method: Method, outputs: Outputs, terms: Sequence[Term]) -> Tensor:
-    """Over terms and branches, each by its weight; then the penalty."""
+    """The weighted sum over terms and branches, and the penalty."""
     total = torch.as_tensor(outputs.penalty)
     for term in terms:
         for share, logits in zip(term.outputs.loss_weights, term.outputs.logits, strict=True):
@@ -180,8 +175,8 @@ def terms_loss(method: Method, outputs: Outputs, terms: Sequence[Term]) -> Tenso
     return total
 
 
-def as_in_use(network: nn.Module, images: Tensor) -> Outputs:
-    """What the model would say of images that were mixed for training; nothing in it changes."""
+def in_eval_mode(network: nn.Module, images: Tensor) -> Outputs:
+    """The model's outputs for images as they came, without mixing; its state stays the same."""
     model = getattr(network, "module", network)  # the distributed wrapper would exchange buffers
     with evaluating(model), torch.no_grad():
         outputs: Outputs = model(images, branches=True)
@@ -190,7 +185,7 @@ def as_in_use(network: nn.Module, images: Tensor) -> Outputs:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """In eval mode for a while; afterwards every part is in the mode that it was in, also where they differ."""
+    """Put the model into eval mode for a while; afterwards every part is in the mode that it was in before."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -201,7 +196,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def finish_tally(model: Model, tally: Tally, sums: Sums, world: World) -> Record:
-    """Add up over processes, let the tally set the head's dials, and make sure that all processes have the same."""
+    """Add up over processes, let the tally set the head, and make sure that all processes have the same head."""
     world.sum(*sums.values())
     record = tally.finish(sums, model)
     world.share(*model.head.buffers())
@@ -209,5 +204,5 @@ def finish_tally(model: Model, tally: Tally, sums: Sums, world: World) -> Record
 
 
 def compile_backbone(model: Model) -> None:
-    """Compile what a model asks of its backbone. Parameters and their names stay as they are."""
+    """Compile the backbone. Parameters and their names stay as they are."""
     model.features = torch.compile(model.features)  # type: ignore[method-assign]

@@ -1,9 +1,9 @@
-"""Calibrators for people with arrays, in the manner of scikit-learn, and for people with a trained model.
+"""Post-hoc calibration: a scikit-learn estimator for arrays, and a function for trained models.
 
     Calibrator("ts", inputs="logits").fit(z_held_out, y_held_out).predict_proba(z_test)
     calibrate(model, held_out_loader, "ts")
 
-Every post-hoc method by its name: see `balcal list methods`.
+Post-hoc methods go by their names: see `balcal list methods`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from balcal import registry
-from balcal.core import BalcalError, PostHoc
+from balcal.core import BalcalError, Outputs, PostHoc
 from balcal.data.batches import LoaderBatches
 from balcal.evaluation.predict import fit_posthoc
 from balcal.methods.parts.fitted_map import check_size
@@ -31,9 +31,9 @@ from balcal.runtime.values import as_tensor
 
 
 def spec_of(method: str, settings: Mapping[str, Any] | None = None) -> PostHoc:
-    """The post-hoc role of a method that changes nothing else, with its settings changed."""
+    """The post-hoc role of a method by its name, with these settings."""
     if not isinstance(method, str):
-        raise BalcalError(f'a post-hoc method is said by its name, such as "ts", not by {type(method).__name__}')
+        raise BalcalError(f'a post-hoc method is given by its name, such as "ts", not by {type(method).__name__}')
     if not isinstance(settings, Mapping | None):
         raise BalcalError(f"settings go by name, {{'by': 'ece'}}, not as {type(settings).__name__}")
     found = registry.method(method)
@@ -52,7 +52,7 @@ def spec_of(method: str, settings: Mapping[str, Any] | None = None) -> PostHoc:
 class Calibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A post-hoc method on arrays (N, K). `inputs` says what they are: "probs", "log_probs" or "logits".
 
-    Three right and one wrong at odds of e^2 deserve odds of three to one:
+    Of four samples at odds of e^2, three are right: the calibrated odds are three to one.
 
     >>> z = np.array([[2.0, 0.0]] * 12 + [[0.0, 2.0]] * 12)
     >>> y = [0] * 9 + [1] * 3 + [1] * 9 + [0] * 3
@@ -74,7 +74,7 @@ class Calibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Fit on held-out predictions and their class indices."""
         scores = self._scores(X)
         labels = as_tensor(y, "the labels")
-        self.map_ = spec_of(self.method, self.settings).fit(scores, labels)
+        self.map_ = spec_of(self.method, self.settings).fit(Outputs.of(scores), labels)
         self.classes_ = np.arange(scores.shape[1])
         self.n_features_in_ = scores.shape[1]
         return self
@@ -84,10 +84,10 @@ class Calibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         scores = self._scores(X)
         if scores.shape[1] != self.n_features_in_:
             raise BalcalError(f"fitted on {self.n_features_in_} classes, asked about {scores.shape[1]}")
-        if getattr(self.map_, "as_they_are", False):
+        if spec_of(self.method, self.settings).as_they_are:
             check_size(scores, self.method)
         with torch.no_grad():
-            probs: NDArray[np.float64] = self.map_(scores).exp().numpy()
+            probs: NDArray[np.float64] = self.map_(Outputs.of(scores)).exp().numpy()
         return probs
 
     def predict(self, X: Any) -> NDArray[np.int64]:  # noqa: N803

@@ -1,4 +1,4 @@
-"""A recipe says everything that decides a result: task, method, seed. Frozen records, addressed by content."""
+"""A recipe holds everything that decides a result: task, method, seed. Frozen records, addressed by content."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import PurePath
 from typing import Annotated, Any, Literal
 
-from balcal.core import BalcalError, BeforeEpoch, Bounded, HeadSpec, IdleWithin, Loss, Mix, PostHoc, Select, Tally
+from balcal.core import BalcalError, BeforeEpoch, HeadSpec, IdleWithin, Loss, Mix, PostHoc, Select, Tally
 from balcal.runtime.values import SEED, above, at_least, check_settings, check_value, within
 
 ROLES = ("loss", "mix", "head", "before_epoch", "tally", "select", "posthoc")
 AFTER_TRAINING = ("select", "posthoc")
-"""Roles that only read what training left behind."""
+"""Roles that come after training."""
 
 SETTINGS = "settings"
-"""What a method changes that fills no role and only brings settings of the plan."""
+"""What a method changes if it fills no role and only brings settings of the plan."""
 
 THE_REST = "*"
-"""As a parent: whatever the method is joined with."""
+"""As a parent: the methods that this one is joined with."""
 
 LATER = ("parent", "train_size", "side", "average", "average_or_last")
-"""Fields that came after the first runs."""
+"""Fields that were added later: unset, they are left out of the address, so that older runs keep theirs."""
 
 UNSET: Any = None
 """A role that a method leaves to the default; `Method.filled` puts the default in."""
@@ -33,7 +33,7 @@ UNSET: Any = None
 
 @dataclass(frozen=True)
 class Method:
-    """What a method changes of plain training, one optional field per role.
+    """What a method changes in plain training, one optional field per role.
 
     `a + b` is the union of what both change; if both change the same field, that is an error that names it.
     """
@@ -56,6 +56,8 @@ class Method:
     venue: str = field(default="", compare=False)
     cost: str = field(default="none", compare=False)
     """what it takes beyond plain training"""
+    listed: bool = field(default=True, compare=False, repr=False)
+    """whether `balcal list methods` shows it without `--all`"""
     origin: tuple[tuple[str, str], ...] | None = field(default=None, compare=False, repr=False)
     """(role, name of the method that changed it)"""
 
@@ -119,15 +121,13 @@ class Method:
         return self.name
 
     def card(self) -> dict[str, Any]:
-        """What a person wants to know of it, as plain data."""
+        """A description of the method as plain data."""
         facts = {name: getattr(self, name) for name in ("about", "paper", "venue", "cost")}
         return facts | {"changes": list(self.changes)}
 
     def remarks(self) -> list[str]:
-        """Where the parts of this method cannot have an effect on each other."""
-        if not isinstance(self.loss, IdleWithin) or not isinstance(self.head, Bounded):
-            return []
-        if getattr(self.tally, "moves_bounds", False):
+        """One sentence for each combination of parts that has no effect."""
+        if not isinstance(self.loss, IdleWithin) or self.head is None or (self.tally and self.tally.moves_bounds):
             return []
         idle, bounds = self.loss.idle_within, self.head.logit_bounds
         return [
@@ -155,7 +155,7 @@ class Method:
 
 
 def _joined(between: str, *texts: str) -> str:
-    """What both say, each thing once."""
+    """The texts joined, each once."""
     return between.join(dict.fromkeys(filter(None, texts)))
 
 
@@ -193,7 +193,7 @@ class Plan:
             raise BalcalError(f"plan.milestones must increase from one to the next, not {self.milestones}")
 
     def kept(self, epochs: int) -> set[int]:
-        """Of the first so many epochs, those whose weights stay, however good or bad they are.
+        """Of the first so many epochs, those whose weights stay on disk however good or bad they are.
 
         >>> Plan(epochs=10, keep=4).kept(10), Plan(epochs=10, keep=4).kept(5), Plan().kept(10)
         ({1, 5, 9}, {1}, set())
@@ -206,20 +206,20 @@ class Plan:
 
 @dataclass(frozen=True)
 class Task:
-    """A question to a method: these images, this network, this plan."""
+    """What a method is trained on: data set, backbone, plan."""
 
     name: str
     dataset: str
     backbone: str
     plan: Plan
     val_size: Annotated[int, at_least(1)]
-    """images of the training part held out for validation, drawn per class"""
+    """training images held out for validation, drawn per class"""
     calibrate_size: Annotated[int, at_least(0)] = 0
     """further images held out for post-hoc calibration alone; 0: the validation split serves for that too"""
     train_size: Annotated[int | None, at_least(1, "be at least 1, or none")] = None
     """of what is left, so many images to train on, drawn per class; none: all"""
     side: Annotated[int | None, at_least(1, "be at least 1, or none")] = None
-    """pixels per side that the network sees; none: as many as the images have"""
+    """pixels per side that images are resized to; none: as many as they have"""
     split_seed: Annotated[int, SEED] = 1
     augment: Literal["none", "flip", "crop", "crop+flip"] = "none"
     tuned: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, compare=False)
@@ -231,7 +231,7 @@ class Task:
 
     @property
     def folder(self) -> str:
-        """The name as that of a folder.
+        """The task's name as a folder name.
 
         >>> Task("folder:/data/my pets@64", "folder:/data/my pets@64", "wrn-16-2", Plan(), 10).folder
         'folder-my-pets-64'
@@ -242,13 +242,13 @@ class Task:
 
 @dataclass(frozen=True)
 class Recipe:
-    """Same recipe, same bits."""
+    """Task, method and seed. The same recipe gives the same bits."""
 
     task: Task
     method: Method
     seed: int = 0
     parent: Recipe | None = None
-    """of the run that this one starts from"""
+    """the recipe of the run that this one starts from"""
     overrides: tuple[str, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
@@ -261,18 +261,18 @@ class Recipe:
         return replace(self, method=method, parent=self.parent and self.parent.for_training(), overrides=kept)
 
     def address(self) -> str:
-        """Where the run of this recipe lives: the same question finds the same answer."""
+        """Where the run of this recipe is stored: the same recipe finds the same run."""
         training = self.for_training()
         return f"{self.task.folder}/{training.method.name}-seed{self.seed}-{fingerprint(training)}"
 
 
 def describe(value: Any) -> Any:
-    """A record as plain JSON: its kind and its fields, comments left out."""
+    """A record as plain JSON: its class name and its fields, apart from those that do not count (compare=False)."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         shown = {f.name: describe(getattr(value, f.name)) for f in fields(value) if f.compare}
         for later in LATER:
             if later in shown and (shown[later] is None or shown[later] is False):
-                del shown[later]  # runs without one keep the address that they had before there were any
+                del shown[later]
         return {"kind": type(value).__name__} | shown
     if isinstance(value, (list, tuple)):
         return [describe(v) for v in value]
@@ -289,10 +289,10 @@ def flattened(value: Any, path: str = "") -> dict[str, str]:
     """
     if not isinstance(value, dict):
         return {} if value is None or not path else {path: value if isinstance(value, str) else json.dumps(value)}
-    told: dict[str, str] = {}
+    flat: dict[str, str] = {}
     for key, each in value.items():
-        told |= flattened(each, path if key == "kind" else f"{path}.{key}".lstrip("."))
-    return told
+        flat |= flattened(each, path if key == "kind" else f"{path}.{key}".lstrip("."))
+    return flat
 
 
 def fingerprint(value: Any) -> str:

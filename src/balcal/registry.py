@@ -1,4 +1,4 @@
-"""Everything by name: methods, backbones, data sets, tasks, metrics; each found by looking into its folder."""
+"""Names to values: methods, backbones, data sets, tasks and metrics, found in the files of their folders."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass, replace
 from functools import cache, reduce
 from operator import add
+from types import ModuleType
 from typing import Any
 
 from pydantic import ValidationError
@@ -38,16 +39,30 @@ PARENT_METHOD = "parent.method"
 @cache
 def table(kind: str) -> Mapping[str, Any]:
     """All entries of a kind, by name: the union of the tables at the end of the folder's files."""
+    found: dict[str, Any] = {}
+    for module in _files(kind):
+        for name, entry in getattr(module, KINDS[kind], {}).items():
+            if name in found:
+                raise BalcalError(f"two files of balcal call something `{name}`; the second is {module.__name__}")
+            found[name] = entry
+    return dict(sorted(found.items()))
+
+
+def home(kind: str, name: str) -> ModuleType:
+    """The file that an entry stands in.
+
+    >>> home("methods", "ts").__name__
+    'balcal.methods.temperature'
+    """
+    return next(module for module in _files(kind) if name in getattr(module, KINDS[kind], {}))
+
+
+def _files(kind: str) -> list[ModuleType]:
     if kind not in KINDS:
         raise BalcalError(unknown("kind", kind, KINDS))
     folder = importlib.import_module(f"balcal.{_FOLDERS.get(kind, kind)}")
-    found: dict[str, Any] = {}
-    for module in sorted(m.name for m in pkgutil.iter_modules(folder.__path__, f"{folder.__name__}.")):
-        for name, entry in getattr(importlib.import_module(module), KINDS[kind], {}).items():
-            if name in found:
-                raise BalcalError(f"two files of {folder.__name__} call something `{name}`; the second is {module}")
-            found[name] = entry
-    return dict(sorted(found.items()))
+    names = sorted(found.name for found in pkgutil.iter_modules(folder.__path__, f"{folder.__name__}."))
+    return [importlib.import_module(name) for name in names]
 
 
 def _named(kind: str, what: str, name: str) -> Any:
@@ -79,7 +94,7 @@ def backbone(name: str, channels: int = 3, weights: bool = True) -> nn.Module:
 
 
 def dataset(name: str) -> Dataset:
-    """A data set of the catalog, or anybody's own: `folder:PATH`, `npz:PATH`."""
+    """A data set by name, or the user's own: `folder:PATH`, `npz:PATH`."""
     if is_own_images(name):
         return own_images(name)
     found: Dataset = _named("datasets", "data set", name)
@@ -87,7 +102,7 @@ def dataset(name: str) -> Dataset:
 
 
 def task(name: str) -> Task:
-    """A task by name; for anybody's own data, a task made for it."""
+    """A task by name; for the user's own data, a task made for it."""
     if is_own_images(name):
         return foreign_task(own_images(name))
     found: Task = _named("tasks", "task", name)
@@ -95,10 +110,10 @@ def task(name: str) -> Task:
 
 
 def recipe(task_name: str, method_name: str, seed: int = 0, overrides: Iterable[str] = ()) -> Recipe:
-    """A recipe by names: each part's own settings and those that the task has tuned for it, then the overrides on top.
+    """A recipe by names: the settings of each method, those that the task has tuned for it, then the overrides.
 
     `plan` and `task` overrides hold for a parent's run as well; `parent.plan.epochs=9` is for the parent alone, and
-    `parent.method=fl` starts from another method's run than usual.
+    `parent.method=fl` starts from the run of `fl`.
     """
     made = Recipe(task(task_name), method(method_name), seed)
     for part in map(str.strip, method_name.split("+")):
@@ -125,7 +140,7 @@ def recipe(task_name: str, method_name: str, seed: int = 0, overrides: Iterable[
 
 
 def _parent_of(child: Recipe) -> Recipe | None:
-    """The recipe of the run that comes first: the child's task and seed, and what the user said of it."""
+    """The recipe of the run that comes first: the child's task and seed, and the settings that concern it."""
     name, changes = child.method.starts_from, child.method.changes
     if name is None:
         return None
@@ -133,7 +148,7 @@ def _parent_of(child: Recipe) -> Recipe | None:
     settings = [text for text in child.overrides if text.split(".")[0] in shared]
     alone = [text for text in child.overrides if text.startswith(FOR_PARENT)]
     settings += [text.removeprefix(FOR_PARENT) for text in alone if text.partition("=")[0].strip() != PARENT_METHOD]
-    settings += getattr(child.method.before_epoch, "parent_settings", ())
+    settings += child.method.before_epoch.parent_settings
     return recipe(child.task.name, name, child.seed, settings)
 
 
@@ -153,7 +168,7 @@ def override(recipe: Recipe, path: str, value: Any) -> Recipe:
 
 
 def _check_names(task: Task) -> None:
-    """A data set or a backbone that nobody has is noticed before there is a folder for its run."""
+    """Refuse an unknown data set or backbone before there is a folder for its run."""
     if not is_own_images(task.dataset):
         _named("datasets", "data set", task.dataset)
     if not task.backbone.startswith(PREFIX):
@@ -201,7 +216,7 @@ def _changed(record: Any, root: str, name: str, value: Any) -> Any:
         value = [part for part in value.strip("()[] ").split(",") if part.strip()]
     setting = f"{root}.{name}"
     try:
-        told = adapter(wanted).validate_python(plain(value), strict=not typed)
+        valid = adapter(wanted).validate_python(plain(value), strict=not typed)
     except ValidationError as error:
         raise misfit(setting, str(value), error) from None
-    return replace(record, **{name: check_value(setting, told, wanted, allowed)})
+    return replace(record, **{name: check_value(setting, valid, wanted, allowed)})

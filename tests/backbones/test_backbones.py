@@ -147,7 +147,7 @@ def test_how_a_transformer_starts():
     for weight in (network.stem.positions, network.body[3].attention.ask.weight, network.body[3].perceptron[2].weight):
         assert float(weight.detach().std()) == pytest.approx(0.02, rel=0.03)
     assert float(network.stem.project.weight.detach().std()) == pytest.approx(1 / math.sqrt(48), rel=0.03)
-    with pytest.raises(BalcalError, match="positions of 32 x 32 pixels, the images have 64 x 64: resize them"):
+    with pytest.raises(BalcalError, match="made for 32 x 32 pixels, the images have 64 x 64: resize them"):
         network(torch.randn(1, 3, 64, 64))
     moved = network.stem(torch.zeros(1, 3, 32, 32))
     torch.testing.assert_close(moved, network.stem.positions, msg="a black image is nothing but positions")

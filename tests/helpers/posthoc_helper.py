@@ -7,6 +7,8 @@ import torch
 from shared_files import VECTORS
 from torch.nn import functional as F
 
+from balcal.core import Outputs
+
 needs_vectors = pytest.mark.skipif(
     not VECTORS.exists(), reason="wants ../shared/vectors/losses.json, numbers of others"
 )
@@ -20,6 +22,11 @@ def held_out(seed, n=120, k=4, hot=1.0):
     z = 2 * torch.randn(n, k, generator=rng).double() + torch.randn(k, generator=rng).double()
     z[torch.arange(n), y] += 1.5
     return hot * z, y
+
+
+def calibrated(role, scores, y, others=None):
+    """Scores (N, K) after the map that a post-hoc role fits on them; or others in their place."""
+    return role.fit(Outputs.of(scores), y)(Outputs.of(scores if others is None else others))
 
 
 def nll(log_probs, y):

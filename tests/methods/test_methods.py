@@ -14,7 +14,7 @@ from balcal.methods.acls import Acls
 from balcal.methods.balcal import Balanced
 from balcal.methods.mbls import Mbls
 from balcal.recipe import Method
-from balcal.registry import recipe, table
+from balcal.registry import home, recipe, table
 
 LOSSES = ["ls", "fl", "flsd", "dualfocal", "mmce", "mmce-w", "acls", "cpc", "mbls", "ecp", "mdca", "esd"]
 NAMES = ["vanilla", *LOSSES, "mixup", "mit", "plp", "tst", "vtst", "pcs", "ts", "balcal"]
@@ -135,18 +135,31 @@ def test_show_points_out_what_has_no_effect(capsys):
 
 
 def test_the_list_is_a_table_of_120_columns(capsys):
-    _, out, _ = balcal_cli("list", "methods", capsys=capsys)
+    _, out, _ = balcal_cli("list", "methods", "--all", capsys=capsys)
     lines = out.splitlines()
     assert lines[0].split() == ["name", "paper", "venue", "what", "it", "changes", "cost"]
     assert max(map(len, lines)) <= 120
     assert {line.split()[0] for line in lines[1:] if line[:1].strip()} == set(table("methods"))
     assert "…" not in out, "nothing is cut off"
     _, out, _ = balcal_cli("list", "methods", "--json", capsys=capsys)
-    told = json.loads(out)["ls"]
-    assert told["paper"] == "Müller, Kornblith, Hinton"
-    assert told["venue"] == "NeurIPS 2019"
-    assert told["changes"] == ["loss"]
-    assert told["cost"] == "none"
+    card = json.loads(out)["ls"]
+    assert card["paper"] == "Müller, Kornblith, Hinton"
+    assert card["venue"] == "NeurIPS 2019"
+    assert card["changes"] == ["loss"]
+    assert card["cost"] == "none"
+
+
+def test_what_did_not_win_is_listed_only_on_request(capsys):
+    trials = {name for name in table("methods") if home("methods", name).__name__ == "balcal.methods.balcal_trials"}
+    assert {"balcal-half", "balcal-mean"} <= trials
+    for options in ([], ["--json"]):
+        _, usual, _ = balcal_cli("list", "methods", *options, capsys=capsys)
+        _, every, _ = balcal_cli("list", "methods", "--all", *options, capsys=capsys)
+        assert all(name in every and name not in usual for name in trials)
+        assert "balcal-auto" in usual
+    _, out, _ = balcal_cli("show", "balcal-half", capsys=capsys)
+    assert "docs/research/auto-final.md" in out, "where the evidence is"
+    assert "e = beta unit(A(z)) M" in out, "and the formula"
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,9 @@ import math
 
 import pytest
 import torch
-from posthoc_helper import held_out, needs_vectors, nll, vector
+from posthoc_helper import calibrated, held_out, needs_vectors, nll, vector
 
+from balcal.core import Outputs
 from balcal.methods import scaling
 from balcal.methods.dirichlet import DirichletCalibration
 from balcal.methods.parts.affine import choose_penalty
@@ -38,26 +39,26 @@ def slow_slopes(x, y, weight, bias, penalty=0.0):
 
 def test_vector_scaling_has_no_slope_left():
     z, y = held_out(0)
-    fitted = VectorScaling().fit(z, y)
+    fitted = VectorScaling().fit(Outputs.of(z), y)
     slope_w, slope_b, value = slow_slopes(z, y, fitted.weight.diag().tolist(), fitted.bias.tolist())
     assert slope_w.diagonal().abs().max() < 1e-6
     assert slope_b.abs().max() < 1e-6
-    assert nll(fitted(z), y) == pytest.approx(value, abs=1e-12)
+    assert nll(fitted(Outputs.of(z)), y) == pytest.approx(value, abs=1e-12)
 
 
 def test_vector_scaling_stays_in_its_box(monkeypatch):
     z, y = held_out(0)
-    free = VectorScaling().fit(z, y).weight
+    free = VectorScaling().fit(Outputs.of(z), y).weight
     box = float(free.max() + free.median()) / 2
     monkeypatch.setattr(scaling, "BOX", box)
-    assert float(VectorScaling().fit(z, y).weight.max()) == pytest.approx(box)
+    assert float(VectorScaling().fit(Outputs.of(z), y).weight.max()) == pytest.approx(box)
 
 
 @pytest.mark.parametrize("penalty", [0.0, 0.01, 10.0])
 @pytest.mark.parametrize("spec", [MatrixScaling, DirichletCalibration])
 def test_matrices_have_no_slope_left(spec, penalty):
     z, y = held_out(1)
-    fitted = spec(penalty).fit(z, y)
+    fitted = spec(penalty).fit(Outputs.of(z), y)
     x = z if spec is MatrixScaling else z.log_softmax(1)
     slope_w, slope_b, _ = slow_slopes(x, y, fitted.weight.tolist(), fitted.bias.tolist(), penalty)
     assert slope_w.abs().max() < 1e-6
@@ -72,9 +73,9 @@ def test_the_shared_vectors():
         ("dirichlet_full", DirichletCalibration(0.0)),
     ]:
         z, y, wanted = vector(name)
-        assert nll(spec.fit(z, y)(z), y) == pytest.approx(wanted["optimum_nll"], abs=1e-7)
+        assert nll(calibrated(spec, z, y), y) == pytest.approx(wanted["optimum_nll"], abs=1e-7)
     z, y, wanted = vector("dirichlet_odir")
-    fitted = DirichletCalibration(wanted["lam"]).fit(z, y)
+    fitted = DirichletCalibration(wanted["lam"]).fit(Outputs.of(z), y)
     *_, objective = slow_slopes(z.log_softmax(1), y, fitted.weight.tolist(), fitted.bias.tolist(), wanted["lam"])
     assert objective == pytest.approx(wanted["optimum_objective"], abs=1e-7)
 
@@ -83,25 +84,27 @@ def test_none_is_worse_than_temperature_on_its_own_set():
     z, y = held_out(2, hot=3.0)
     scaled = min(nll((z / t).log_softmax(1), y) for t in torch.linspace(0.5, 20, 200))
     for spec in (VectorScaling(), MatrixScaling(), DirichletCalibration()):
-        assert nll(spec.fit(z, y)(z), y) <= scaled
+        assert nll(calibrated(spec, z, y), y) <= scaled
 
 
 def test_on_log_probabilities_matrix_scaling_is_dirichlet():
     z, y = held_out(3)
     x = z.log_softmax(1)
-    torch.testing.assert_close(MatrixScaling().fit(x, y)(x), DirichletCalibration().fit(x, y)(x), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        calibrated(MatrixScaling(), x, y), calibrated(DirichletCalibration(), x, y), rtol=1e-5, atol=1e-5
+    )
 
 
 def test_dirichlet_takes_no_probability_below_what_float64_resolves():
     z, y = held_out(3)
-    fitted = DirichletCalibration(0.1).fit(z, y)
+    fitted = DirichletCalibration(0.1).fit(Outputs.of(z), y)
     asked = torch.tensor([[0.0, -40.0, -50.0, -300.0], [0.0, -900.0, -60.0, -70.0]]).double()
-    assert torch.equal(fitted(asked)[0], fitted(asked)[1])
+    assert torch.equal(fitted(Outputs.of(asked))[0], fitted(Outputs.of(asked))[1])
 
 
 def test_a_strong_penalty_leaves_the_diagonal():
     z, y = held_out(4)
-    fitted = MatrixScaling(1e7).fit(z, y)
+    fitted = MatrixScaling(1e7).fit(Outputs.of(z), y)
     assert (fitted.weight - fitted.weight.diag().diag()).abs().max() < 1e-5
     assert fitted.bias.abs().max() < 1e-5
     assert fitted.weight.diag().std() > 0.01, "which is free"
@@ -111,11 +114,11 @@ def test_cross_validation_is_strict_with_noise_and_lenient_with_structure():
     z, y = held_out(5, n=4400, k=20, hot=2.0)
     z, z_new, y, y_new = z[:400], z[400:], y[:400], y[400:]
     assert choose_penalty(z, y, 0.5, "ms") >= 100
-    fitted, loose = MatrixScaling().fit(z, y), MatrixScaling(0.1).fit(z, y)
-    assert nll(fitted(z_new), y_new) < nll(z_new.log_softmax(1), y_new)
-    assert nll(fitted(z_new), y_new) < nll(loose(z_new), y_new)
+    fitted, loose = MatrixScaling().fit(Outputs.of(z), y), MatrixScaling(0.1).fit(Outputs.of(z), y)
+    assert nll(fitted(Outputs.of(z_new)), y_new) < nll(z_new.log_softmax(1), y_new)
+    assert nll(fitted(Outputs.of(z_new)), y_new) < nll(loose(Outputs.of(z_new)), y_new)
 
     z, y = held_out(6, n=2000)
     mixed = z @ torch.tensor([[1.0, 0.9, 0, 0], [0, 1, 0.9, 0], [0, 0, 1, 0.9], [0.5, 0, 0, 1]], dtype=z.dtype)
     assert choose_penalty(mixed, y, 0.5, "ms") <= 1
-    assert nll(MatrixScaling().fit(mixed, y)(mixed), y) < nll(VectorScaling().fit(mixed, y)(mixed), y) - 0.01
+    assert nll(calibrated(MatrixScaling(), mixed, y), y) < nll(calibrated(VectorScaling(), mixed, y), y) - 0.01

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shared_files import VECTORS
 
-from balcal.core import BalcalError
+from balcal.core import BalcalError, Outputs
 from balcal.methods.temperature import Temperature, TemperatureScaling, solve_temperature
 from balcal.metrics import ece
 
@@ -38,7 +38,7 @@ def test_degenerate_sets_are_bounded_or_refused():
     z, y = draw(0)
     assert solve_temperature(z, z.argmax(1)) == pytest.approx(1e-3), "separable: as cold as it gets"
     with pytest.warns(UserWarning, match="all 400 calibration samples are right.*: hold out more data"):
-        TemperatureScaling().fit(z, z.argmax(1))
+        TemperatureScaling().fit(Outputs.of(z), z.argmax(1))
     assert solve_temperature(z, z.argmin(1)) == pytest.approx(1e3), "always wrong: as hot as it gets"
     with pytest.raises(BalcalError, match="empty split"):
         solve_temperature(z[:0], y[:0])
@@ -50,11 +50,11 @@ def test_degenerate_sets_are_bounded_or_refused():
 
 def test_map_keeps_the_argmax_and_the_total():
     z, y = draw(1)
-    fitted = TemperatureScaling().fit(z.log_softmax(1), y)
-    told = fitted(z.log_softmax(1))
+    fitted = TemperatureScaling().fit(Outputs.of(z.log_softmax(1)), y)
+    told = fitted(Outputs.of(z.log_softmax(1)))
     assert torch.equal(told.argmax(1), z.argmax(1))
     torch.testing.assert_close(told.exp().sum(1), torch.ones(400, dtype=torch.float64))
-    assert torch.equal(Temperature()(z.log_softmax(1)), z.log_softmax(1).log_softmax(1))
+    assert torch.equal(Temperature()(Outputs.of(z.log_softmax(1))), z.log_softmax(1).log_softmax(1))
 
 
 def vectors():
@@ -78,6 +78,6 @@ def test_the_grid_of_the_papers_code():
     z, y, _ = vectors()
     block = json.loads(VECTORS.read_text())["posthoc"]
     wanted = next(item for item in block["items"] if item["id"] == "ts_grid_ece")
-    t = float(TemperatureScaling(by="ece").fit(z, y).temperature)
+    t = float(TemperatureScaling(by="ece").fit(Outputs.of(z), y).temperature)
     assert t == pytest.approx(wanted["expected_T"], abs=1e-6)
     assert ece(probs=(z / t).softmax(1), labels=y) == pytest.approx(wanted["ece"], abs=1e-6)

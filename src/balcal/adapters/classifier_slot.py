@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from balcal.backbones.tapped import find_classifier
 from balcal.build import as_method
-from balcal.core import BalcalError, Head, Outputs, OutputsMap, Parent, Record, Split, Sums, Term, check_labels
+from balcal.core import BalcalError, Head, Outputs, Parent, Record, Split, Sums, Term, check_labels
 from balcal.metrics.inputs import read
 from balcal.model import Model, finish_tally, terms_loss
 from balcal.posthoc import spec_of
@@ -39,7 +39,7 @@ class ClassifierSlot(nn.Module):
         with torch.autocast(kind, enabled=False):
             outputs: Outputs = self.head(features.to(self.head.weights.dtype), None)
             self.outputs = outputs
-            log_probs: Tensor = self.posthoc(outputs if isinstance(self.posthoc, OutputsMap) else outputs.log_probs())
+            log_probs: Tensor = self.posthoc(outputs)
         return log_probs
 
     def take_outputs(self) -> Outputs:
@@ -113,7 +113,7 @@ class AdaptedNetwork:
     def calibrate(self, log_probs: Tensor, labels: Tensor, method: str = "ts") -> None:
         """Fit a post-hoc method on predictions for held-out data; it is part of the network from now on."""
         held_out = read(None, as_tensor(log_probs).cpu(), labels)
-        fitted = spec_of(method).fit(held_out.log_probs(), held_out.labels)
+        fitted = spec_of(method).fit(Outputs.of(held_out.log_probs()), held_out.labels)
         self.slot.posthoc = fitted.to(self.head.weights.device)
 
     def state_dict(self) -> dict[str, Any]:

@@ -117,7 +117,7 @@ def prototype_distances(head: Head) -> dict[str, float]:
     if not isinstance(head, BalancedHead):
         raise BalcalError(f"only a head with two classifiers has prototypes to compare, not a {type(head).__name__}")
     carried = head.beta * head.etf.T
-    linear = getattr(head.adapter, "skip", getattr(head.adapter, "widen", None))
+    linear = head.adapter.linear_path
     if isinstance(linear, nn.Linear):
         carried = carried @ linear.weight
     if carried.shape != head.classifier.weight.shape:

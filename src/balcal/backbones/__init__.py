@@ -1,1 +1,1 @@
-"""Networks without a classifier, following timm's contract; each file ends with BACKBONES, name -> builder."""
+"""Networks without a classifier, with timm's interface. Each file ends with BACKBONES, name -> builder."""

@@ -21,7 +21,7 @@ LAYERS = (6, 12, 24, 16)
 
 
 class Layer(nn.Module):
-    """Norm, relu, 1 x 1 to four times the growth; norm, relu, 3 x 3: what it finds goes behind what it was given."""
+    """Norm, relu, 1 x 1 to four times the growth; norm, relu, 3 x 3: the new maps are put behind its input."""
 
     def __init__(self, before: int) -> None:
         super().__init__()

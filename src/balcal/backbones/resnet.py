@@ -4,7 +4,7 @@ ResNet-18 to 101 have four stages of 64 to 512 channels (times four out of a bot
 `-imagenet`; small images get a 3 x 3 convolution and no pooling (`-cifar`, the bare name, and `-tiny`). In `-tiny` the
 last map is pooled to 2 x 2, not 1 x 1, so that a ResNet-50 has 8192 features: that is the network which MbLS
 configures, whose protocol the BalCAL paper follows on Tiny-ImageNet. The stride of a bottleneck is in its 3 x 3
-convolution, as everybody has it since, and not in the 1 x 1 before.
+convolution, as in later code, and not in the 1 x 1 before.
 
 ResNet-8 to 110 (depth 6n + 2) are the paper's own for CIFAR: three stages of 16, 32, 64 channels, and where the shape
 changes the identity, padded with zeros (option A), which has no weights. "ResNet-110" in the code of Mukhoti et al.

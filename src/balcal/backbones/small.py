@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 
 class SmallCnn(nn.Module):
-    """Two convolutions and a wide hidden layer: learns fast and, left alone, overfits. No norm, no dropout."""
+    """Two convolutions and a wide hidden layer: learns fast and overfits. No norm, no dropout."""
 
     def __init__(self, channels: int, side: int, width: int, features: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Reading a foreign network: its features, by the input of its last linear layer; its blocks, by its children."""
+"""Use a user's network as a backbone: its features are the input of its last linear layer, its blocks its children."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ USUAL_PLACES = ("fc", "classifier", "head", "heads.head", "head.fc", "heads", "l
 
 
 class Tap(nn.Module):
-    """Stands where the classifier was and hands its input through."""
+    """Takes the classifier's place and passes its input through."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -26,7 +26,7 @@ class Tap(nn.Module):
 
 
 class TappedNetwork(nn.Module):
-    """A foreign network whose last linear layer was taken out, as a backbone."""
+    """A user's network without its last linear layer, as a backbone."""
 
     map_channels: ClassVar[None] = None  # nothing is known of what comes before its features
 
@@ -60,7 +60,7 @@ class TappedNetwork(nn.Module):
 
 
 class CustomFeatures(nn.Module):
-    """A foreign network read by the caller's own function."""
+    """A user's network and function, as a backbone."""
 
     map_channels: ClassVar[None] = None
 
@@ -102,7 +102,7 @@ def find_classifier(network: nn.Module) -> str:
 def blocks_of(backbone: nn.Module) -> list[nn.Module]:
     """Blocks bottom to top: what `blocks()` says, or else the children in the order in which they were registered.
 
-    Containers are opened, and so is a network that is just a shell around another one.
+    Containers are opened, and so is a network that only wraps another one.
 
     >>> [type(block).__name__ for block in blocks_of(nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.ReLU(), Tap())))]
     ['Linear', 'ReLU', 'Tap']

@@ -33,7 +33,7 @@ class Patches(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if x.shape[2] != self.side or x.shape[3] != self.side:
             raise BalcalError(
-                f"this vision transformer knows the positions of {self.side} x {self.side} pixels, the images have "
+                f"this vision transformer is made for {self.side} x {self.side} pixels, the images have "
                 f"{x.shape[2]} x {x.shape[3]}: resize them"
             )
         tokens = self.project(x).flatten(2).transpose(1, 2)
@@ -52,8 +52,8 @@ class Attention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         query, key, value = self.ask(x).unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind()
         seen = F.scaled_dot_product_attention(query, key, value)
-        told: Tensor = self.tell(seen.transpose(1, 2).flatten(2))
-        return told
+        attended: Tensor = self.tell(seen.transpose(1, 2).flatten(2))
+        return attended
 
 
 class Block(nn.Module):

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from balcal.core import BalcalError, Predictions
+from balcal.core import BalcalError, Outputs, Predictions
 from balcal.evaluation.prediction_files import read_source
 from balcal.metrics.comparison import Comparison, compare
 from balcal.metrics.inputs import read_predictions
@@ -59,7 +59,7 @@ def calibrate_arrays(
 ) -> Calibrated:
     """Fit on the predictions in `source`; calibrate and judge those in `apply`; write them to `out`."""
     held_out = read_source(source, labels, kind).predictions().for_fitting()
-    fitted = spec_of(method).fit(held_out.log_probs, held_out.labels)
+    fitted = spec_of(method).fit(Outputs.of(held_out.log_probs), held_out.labels)
     told = {"method": method, "fitted": str(fitted), "fit_nll": _nll(held_out, fitted)}
     if apply is None:
         if out is not None:
@@ -71,7 +71,7 @@ def calibrate_arrays(
     if others.log_probs.shape[1] != held_out.log_probs.shape[1]:
         raise BalcalError(f"{apply} has {others.log_probs.shape[1]} classes, {source} {held_out.log_probs.shape[1]}")
     with torch.no_grad():
-        calibrated = Predictions(fitted(others.log_probs), others.labels, others.role)
+        calibrated = Predictions(fitted(Outputs.of(others.log_probs)), others.labels, others.role)
     judged = Calibrated(
         **told,  # type: ignore[arg-type]
         before=verdict(others),
@@ -87,7 +87,7 @@ def calibrate_arrays(
 
 def _nll(held_out: Predictions, fitted: torch.nn.Module) -> tuple[float, float]:
     with torch.no_grad():
-        after = Predictions(fitted(held_out.log_probs), held_out.labels)
+        after = Predictions(fitted(Outputs.of(held_out.log_probs)), held_out.labels)
     before, now = (float(losses(read_predictions(told)).mean()) for told in (held_out, after))
     return before, now
 

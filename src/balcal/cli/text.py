@@ -34,11 +34,13 @@ def print_json(told: Any) -> None:
     say(json.dumps(told, indent=2, ensure_ascii=False))
 
 
-def print_list(kind: str, as_json: bool) -> None:
-    """What there is of a kind, by name."""
+def print_list(kind: str, as_json: bool, every: bool = False) -> None:
+    """Print all entries of a kind, by name. Methods that did not win need `every`."""
     from balcal import registry
 
     table = registry.table(kind)
+    if kind == "methods" and not every:
+        table = {name: entry for name, entry in table.items() if entry.listed}
     if kind == "metrics":
         list_metrics(table, as_json)
     elif as_json:
@@ -56,9 +58,9 @@ def print_list(kind: str, as_json: bool) -> None:
 
 
 def print_method(name: str, as_json: bool) -> None:
-    """What a method changes, with its settings and its formula."""
+    """Print what a method changes, with its settings and its formula."""
     from balcal import registry
-    from balcal.recipe import SETTINGS, describe
+    from balcal.recipe import ROLES, describe
 
     found = registry.method(name)
     if as_json:
@@ -72,11 +74,10 @@ def print_method(name: str, as_json: bool) -> None:
         say("  changes nothing")
     for remark in found.remarks():
         say(f"\n  {remark}")
-    homes = {role: type(getattr(found, role)).__module__ for role in found.changes if role != "parent"}
-    if SETTINGS in homes:  # plain values, which have no home of their own
-        homes[SETTINGS] = f"balcal.methods.{found.changes[SETTINGS]}"
-    for module in dict.fromkeys(homes.values()):
-        say(f"\n{sys.modules[module].__doc__}")
+    homes = [registry.home("methods", owner) for owner in found.changes.values()]
+    homes += [sys.modules[type(getattr(found, role)).__module__] for role in found.changes if role in ROLES]
+    for module in dict.fromkeys(homes):
+        say(f"\n{module.__doc__}")
 
 
 def print_table(titles: list[str], rows: list[list[str]], title: str = "") -> None:
@@ -93,13 +94,13 @@ def print_table(titles: list[str], rows: list[list[str]], title: str = "") -> No
 
 
 def about(entry: Any) -> str:
-    """One line: what the entry says of itself, or the first line of its docstring."""
-    told = getattr(entry, "about", None) or getattr(entry, "source", None) or getattr(entry, "func", entry).__doc__
-    return str(told).strip().split("\n")[0]
+    """One line: the entry's own description, or the first line of its docstring."""
+    text = getattr(entry, "about", None) or getattr(entry, "source", None) or getattr(entry, "func", entry).__doc__
+    return str(text).strip().split("\n")[0]
 
 
 def print_methods(table: Mapping[str, Any]) -> None:
-    """A table of 120 columns."""
+    """Print methods as a table of 120 columns."""
     from rich.table import Table
 
     shown = Table(box=None, pad_edge=False)

@@ -169,17 +169,18 @@ def check(run: Annotated[Path, typer.Argument(help="A run folder.")], json: Json
 @app.command(name="list")
 def list_(
     kind: Annotated[str, typer.Argument(help="methods, tasks, datasets, backbones or metrics")] = "methods",
+    every: Annotated[bool, typer.Option("--all", help="Also methods that were tried and did not win.")] = False,
     json: Json = False,
 ) -> None:
-    """What there is, by name."""
-    print_list(kind, json)
+    """List methods, tasks, data sets, backbones or metrics by name."""
+    print_list(kind, json, every)
 
 
 @app.command()
 def show(
     method: Annotated[str, typer.Argument(help="A method, or several joined by +; or a metric.")], json: Json = False
 ) -> None:
-    """What a method changes, with its settings and its formula; or what a metric measures."""
+    """Show what a method changes, with its settings and its formula; or what a metric measures."""
     from balcal import registry
 
     metrics = registry.table("metrics")

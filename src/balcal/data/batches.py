@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from balcal.core import BalcalError, check_batch
+from balcal.core import BalcalError, check_labels
 from balcal.runtime.randomness import generator, seed_torch
 
 if TYPE_CHECKING:
@@ -179,3 +179,16 @@ def _pair(batch: Any, where: str) -> Batch:
         raise BalcalError("the loader must give pairs (images, labels)") from None
     check_batch(images, labels, where)
     return images, labels.long()
+
+
+def check_batch(images: Tensor, labels: Tensor, where: str) -> None:
+    """Labels must be a list of whole numbers, one for each image.
+
+    >>> check_batch(torch.zeros(3, 8), torch.tensor([0, 1]), "batch 1")
+    Traceback (most recent call last):
+    balcal.core.BalcalError: batch 1 has 3 images and 2 labels: each image needs one label
+    """
+    check_labels(labels, None, where)
+    count = len(images) if images.ndim else 0
+    if count != len(labels):
+        raise BalcalError(f"{where} has {count} images and {len(labels)} labels: each image needs one label")

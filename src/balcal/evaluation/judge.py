@@ -10,7 +10,7 @@ from torch import nn
 
 from balcal import registry
 from balcal.build import as_method, build
-from balcal.core import BalcalError, Predictions, ReadsOutputs
+from balcal.core import BalcalError, Outputs, Predictions
 from balcal.data.batches import MemoryBatches, Pixels
 from balcal.data.dataset import ImageSet, Splits, check_split, keep, split_off
 from balcal.data.splits import manifest
@@ -82,7 +82,7 @@ def _evaluate(run: Run, method: Method, device: torch.device) -> dict[str, Any]:
         "epoch": epoch,
         "posthoc": posthoc | _state(fitted),
         "dials": {k: history[epoch][k] for k in ("gamma", "beta") if k in history[epoch]},
-        "fusion": getattr(run.recipe.method.head, "fusion", "probs"),
+        "fusion": run.recipe.method.head.fusion,
         "test": verdict(test).as_dict(),
         "metrics": summary(log_probs=test.log_probs, labels=test.labels),
         "specification": _specification(method.changes.get("posthoc")),
@@ -128,12 +128,12 @@ def calibrated_predictions(
 ) -> tuple[nn.Module, Predictions, Predictions]:
     """(the fitted map, test predictions after it, and before it)."""
     held_out, test = predictions_of(run, method, device)
-    if isinstance(method.posthoc, ReadsOutputs):
+    if method.posthoc.reads_branches:
         model, splits = calibrated_model(run, method, device)
         return model.posthoc, predict_batches(model, batches_of(run, splits.test, device), role="test"), test
     held_out = held_out.for_fitting()
-    fitted = method.posthoc.fit(held_out.log_probs, held_out.labels)
-    return fitted, Predictions(fitted(test.log_probs), test.labels, "test"), test
+    fitted = method.posthoc.fit(Outputs.of(held_out.log_probs), held_out.labels)
+    return fitted, Predictions(fitted(Outputs.of(test.log_probs)), test.labels, "test"), test
 
 
 def predictions_of(run: Run, method: Method, device: torch.device) -> tuple[Predictions, Predictions]:

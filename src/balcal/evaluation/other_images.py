@@ -14,10 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from balcal.build import as_method
-from balcal.core import BalcalError, Outputs, OutputsMap, Predictions, ReadsOutputs
+from balcal.core import BalcalError, Outputs, Predictions
 from balcal.data.dataset import ImageSet, Splits
 from balcal.data.splits import digest, manifest
 from balcal.evaluation.judge import batches_of, calibrated_model, calibrated_predictions, load_chosen, load_splits
+from balcal.methods.vanilla import Identity
 from balcal.model import Model
 from balcal.recipe import Method, fingerprint
 from balcal.runs import Run
@@ -33,7 +34,7 @@ class Sitting:
         self.epoch = self.method.select(run.ending().history)
         self.suffix = "" if self.epoch == run.chosen else PredictionFile.at(self.epoch)
         self.posthoc = ""
-        if isinstance(self.method.posthoc, ReadsOutputs):
+        if self.method.posthoc.reads_branches:
             self.suffix += f"+{self.method.changes['posthoc']}"
             self.posthoc = fingerprint(self.method.posthoc)
 
@@ -45,14 +46,14 @@ class Sitting:
 
     @cached_property
     def model(self) -> Model:
-        if isinstance(self.method.posthoc, ReadsOutputs):
+        if self.method.posthoc.reads_branches:
             return calibrated_model(self.run, self.method, self.device)[0]
         return load_chosen(self.run, self.method, self.device)
 
     @cached_property
     def _calibrated(self) -> tuple[nn.Module, Predictions]:
         fitted, test, _ = calibrated_predictions(self.run, self.method, self.device)
-        return nn.Identity() if isinstance(fitted, OutputsMap) else fitted, test
+        return Identity() if self.method.posthoc.reads_branches else fitted, test
 
     def test(self) -> Predictions:
         """What the run says of its test split, after its post-hoc map."""
@@ -76,7 +77,7 @@ class Sitting:
         """What the run says of these images, after its post-hoc map."""
         told, _ = self._kept(name) or self._ask(name, images())
         with torch.no_grad():
-            return replace(told, log_probs=self._calibrated[0](told.log_probs))
+            return replace(told, log_probs=self._calibrated[0](Outputs.of(told.log_probs)))
 
     def energies(self, name: str, images: Callable[[], ImageSet]) -> Tensor | None:
         """(N,) log of the sum of the exponential logits, before any post-hoc map; none if there are no logits."""
@@ -91,8 +92,7 @@ class Sitting:
         with own_randomness():
             for x, _ in batches.epoch(0):
                 outputs: Outputs = model(x, branches=True)
-                posthoc = model.posthoc
-                log_probs = posthoc(outputs) if isinstance(posthoc, OutputsMap) else outputs.log_probs()
+                log_probs = model.posthoc(outputs) if self.method.posthoc.reads_branches else outputs.log_probs()
                 told.append(log_probs.float().cpu())
                 energies.append(_energy(outputs).float().cpu())
         if bool(torch.cat(told).isnan().any()):

@@ -6,7 +6,7 @@ With z_max = max_k z_k, sg = held constant for the gradient, and M the margin:
     reg = lambda1 mean_i( sum over top k of max(0, z_max - M)^2 )
         + lambda2 mean_i( 1/(K-1) sum over other k of max(0, sg(z_max) - z_k - M)^2 )
 
-"top" is what the network predicts (the label is not asked); tied maxima are all top, with the gradient on the first.
+"top" is the predicted class, whatever the label; tied maxima are all top, with the gradient on the first.
 While no logit is further than M / 2 from 0 this is plain cross-entropy: so it is, always, on an ETF classifier with
 beta = 1. With beta = K that classifier's logits reach K, and for K = 100 the first part alone is (100 - 10)^2: do not
 combine the two.

@@ -1,8 +1,8 @@
 """Shamir, Zhang: Stochastic Gradient Descent for Non-smooth Optimization. ICML 2013.
 
-The weights in use are an average over the steps of training, later steps counting more: see `RunningMean`. It is a
-part of the plan and not of the model, so it goes with any method (`averaged+ts`, `balcal+averaged`, ...) and in
-everything that balcal trains; in somebody else's loop it is theirs to do.
+The weights in use are an average over the steps of training; later steps count more: see `RunningMean`. It is a part
+of the plan and not of the model, so it goes with any method (`averaged+ts`, `balcal+averaged`, ...) that balcal trains.
+In a loop of your own, average the weights yourself.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from balcal.recipe import Method
 
 AVERAGE = {"plan.average": 3.0}
 OR_LAST = AVERAGE | {"plan.average_or_last": True}
-"""and where training got better until its last step, that step's weights"""
+"""or the last step's weights, if they do better on the validation split"""
 
 METHODS = {
     "averaged": Method(

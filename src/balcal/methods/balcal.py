@@ -6,13 +6,13 @@ Beside the learnable classifier s = W z + b stands a fixed one on a simplex ETF 
     p = gamma softmax(s) + (1 - gamma) softmax(e)             (fusion of probabilities, the paper's)
     L = gamma Loss(s, y) + (1 - gamma) Loss(e, y)
 
-After every epoch gamma solves  conf(gamma) = delta acc(gamma). With beta = 1 the ETF head is timid and tempers an
-over-confident classifier; with beta = K it is bold and lifts an under-confident one.
+After every epoch gamma solves  conf(gamma) = delta acc(gamma). With beta = 1 the ETF head is under-confident and
+tempers an over-confident classifier; with beta = K it is over-confident and sharpens an under-confident one.
 
-`balcal-logits` fuses softmax(gamma s + (1 - gamma) e), as the released code does. Ours: `balcal-val`, the same with
-gamma solved on the validation split and delta = 1; and `balcal-auto`, where moreover gamma may exceed 1 and the
-weights in use are an average over the steps of training, or those of the last step where validation images prefer them
-at the end. Nothing is left to tune, be the network too sure of itself or too timid.
+`balcal-logits` fuses softmax(gamma s + (1 - gamma) e), as the released code does. `balcal-auto` is ours. It fuses
+logits, too. Gamma is solved on the validation split, with delta = 1, and may exceed 1. The weights in use are an
+average over the steps of training, or those of the last step if they do better on the validation split. Nothing is left
+to tune, whether the network is over-confident or under-confident. `balcal_trials.py` has what we tried on the way.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from balcal.core import BalcalError, Classifier, Fusion, Head, Outputs, Record, Split, Sums
-from balcal.methods.averaged import AVERAGE, OR_LAST
+from balcal.core import BalcalError, Classifier, Fusion, Head, HeadSpec, Outputs, Record, Split, Sums, Tally
+from balcal.methods.averaged import OR_LAST
 from balcal.methods.parts import gamma_search as balance
-from balcal.methods.parts.etf import ConvAdapter, NoAdapter, VectorAdapter, adapted_width, simplex_etf
+from balcal.methods.parts.etf import Adapter, ConvAdapter, NoAdapter, VectorAdapter, adapted_width, simplex_etf
 from balcal.recipe import Method
 from balcal.runtime.values import above, at_least, check_settings, within
 
 Beta = float | Literal["K"]
-Adapter = Literal["vector", "conv"] | None
+AdapterName = Literal["vector", "conv"] | None
 Points = Annotated[int, at_least(2, most=100_000)]
-"""candidates of a grid: fewer than two are none, more than that are not worth their memory"""
+"""number of candidates in a grid"""
 ADAPTERS: dict[str, type[VectorAdapter] | type[ConvAdapter]] = {"vector": VectorAdapter, "conv": ConvAdapter}
 
 
 class EtfHead(Head):
-    """The fixed classifier alone. Its dials are buffers: the frame, beta, delta."""
+    """The fixed classifier alone. The frame, beta and delta are buffers."""
 
     etf: Tensor
     beta: Tensor
@@ -76,7 +76,7 @@ class BalancedHead(EtfHead):
         return float(self.weights[0])
 
     def set_gamma(self, gamma: float) -> None:
-        """Above 1 the fixed classifier has no say: see `balance.shares`."""
+        """Above 1 the fixed classifier has no share: see `balance.shares`."""
         if gamma > 1 and self.fusion == "probs":
             raise BalcalError(f"gamma = {gamma:.3g} is no share of probabilities: above 1 only logits can be fused")
         self.weights.copy_(torch.tensor(balance.shares(gamma)))
@@ -87,21 +87,21 @@ class BalancedHead(EtfHead):
 
 @dataclass(frozen=True, eq=False)
 class Fixed:
-    """The parts of the fixed classifier, made to measure."""
+    """The parts of the fixed classifier."""
 
-    adapter: nn.Module
+    adapter: Adapter
     etf: Tensor
     beta: float
     delta: float
 
 
 @dataclass(frozen=True)
-class Etf:
+class Etf(HeadSpec):
     """The ETF classifier in place of the learnable one."""
 
     beta: Annotated[Beta, above(0, "be above 0 (or K)")] = 1.0
     delta: Annotated[float, within("(0, 1]")] = 0.95
-    adapter: Adapter = None
+    adapter: AdapterName = None
 
     def __post_init__(self) -> None:
         check_settings(self, "head")
@@ -132,7 +132,7 @@ class Etf:
 class Balanced(Etf):
     """Both classifiers. `gamma` is where it starts; `loss_follows` says whether the loss uses the solved one."""
 
-    adapter: Adapter = "vector"
+    adapter: AdapterName = "vector"
     fusion: Fusion = "probs"
     gamma: Annotated[float, within("[0, 1]")] = 0.5
     loss_follows: bool = True
@@ -158,11 +158,10 @@ def _head(model: Classifier, kind: type[H], dial: str) -> H:
 
 
 @dataclass(frozen=True)
-class SolveGamma:
+class SolveGamma(Tally):
     """Re-solve gamma after every epoch, on the training batches as they were seen or on the validation split."""
 
     only_weights: ClassVar[bool] = True
-    """what it sets leaves the logits as they are, so none have to be computed anew"""
     on: Split = "train"
     points: Points = 129
     guard: Annotated[float, at_least(0)] = 0.01
@@ -190,8 +189,8 @@ class SolveGamma:
 class SolveFreely(SolveGamma):
     """The same where gamma may exceed 1, for fused logits: see `balance.solve_freely`.
 
-    On training batches, whose accuracy is not that of other images, it aims at `seen` times as much: the middle of what
-    the paper recommends.
+    On training batches, whose accuracy is above that of other images, it aims at `seen` times that accuracy: the middle
+    of what the paper recommends for delta.
     """
 
     seen: ClassVar[float] = 0.95
@@ -222,14 +221,13 @@ class SolveFreely(SolveGamma):
 
 
 @dataclass(frozen=True)
-class SolveBeta:
+class SolveBeta(Tally):
     """Re-solve beta of an ETF head after every epoch: the dynamic-beta ablation.
 
-    Counted as a factor on the beta of the epoch, so that logits are all it needs to see.
+    It counts a factor on the epoch's beta, so it needs only logits.
     """
 
     moves_bounds: ClassVar[bool] = True
-    """the bound that the head names is that of its first epoch"""
     on: Split = "train"
     points: Points = 129
 
@@ -251,32 +249,25 @@ class SolveBeta:
 
 
 _MORE = "beside the learnable classifier a fixed ETF one; gamma re-solved every epoch"
-_COST = "a second, small head"
+SECOND_HEAD = "a second, small head"
 
 METHODS = {
     m.name: replace(m, paper="Ni, Zhao, Gao, Guo, Zha", venue="CVPR 2025")
     for m in (
-        Method("balcal", head=Balanced(), tally=SolveGamma(), about=f"{_MORE}; probability fusion", cost=_COST),
+        Method("balcal", head=Balanced(), tally=SolveGamma(), about=f"{_MORE}; probability fusion", cost=SECOND_HEAD),
         Method(
             "balcal-k",
             head=Balanced(beta="K"),
             tally=SolveGamma(),
             about=f"{_MORE}; beta = K lifts confidence",
-            cost=_COST,
+            cost=SECOND_HEAD,
         ),
         Method(
             "balcal-logits",
             head=Balanced(fusion="logits"),
             tally=SolveGamma(),
             about=f"{_MORE}; logit fusion",
-            cost=_COST,
-        ),
-        Method(
-            "balcal-val",
-            head=Balanced(fusion="logits", delta=1.0),
-            tally=SolveGamma(on="val"),
-            about="ours: logit fusion, gamma solved on the validation split",
-            cost=_COST,
+            cost=SECOND_HEAD,
         ),
         Method(
             "balcal-auto",
@@ -284,38 +275,22 @@ METHODS = {
             tally=SolveFreely(),
             settings=OR_LAST,
             about="ours: logit fusion, gamma solved on the validation split, averaged weights; nothing to tune",
-            cost=f"{_COST}; an addition of the weights per step; one more validation at the end",
-        ),
-        Method(
-            "balcal-mean",
-            head=Balanced(fusion="logits", delta=1.0),
-            tally=SolveFreely(),
-            settings=AVERAGE,
-            about="ours, tried: balcal-auto that keeps to the average, whatever validation images say",
-            cost=f"{_COST}; an addition of the weights per step",
-        ),
-        Method(
-            "balcal-half",
-            head=Balanced(fusion="logits", delta=1.0, loss_follows=False),
-            tally=SolveFreely(),
-            settings=AVERAGE,
-            about="ours, tried: balcal-mean with half of the loss for each classifier, whatever gamma says",
-            cost=f"{_COST}; an addition of the weights per step",
+            cost=f"{SECOND_HEAD}; an addition of the weights per step; one more validation at the end",
         ),
         Method(
             "balcal-noadapter",
             head=Balanced(adapter=None),
             tally=SolveGamma(),
             about="ablation: no adapter",
-            cost=_COST,
+            cost=SECOND_HEAD,
         ),
-        Method("balcal-fixed", head=Balanced(), about="ablation: gamma 0.5 in loss and fusion", cost=_COST),
+        Method("balcal-fixed", head=Balanced(), about="ablation: gamma 0.5 in loss and fusion", cost=SECOND_HEAD),
         Method(
             "balcal-fixedloss",
             head=Balanced(loss_follows=False),
             tally=SolveGamma(),
             about="ablation: gamma 0.5 in the loss, solved in the fusion",
-            cost=_COST,
+            cost=SECOND_HEAD,
         ),
         Method("balcal-beta", head=Etf(), tally=SolveBeta(), about="ablation: ETF classifier alone, beta re-solved"),
         Method("etf-1", head=Etf(), about="ablation: ETF classifier alone, beta = 1"),

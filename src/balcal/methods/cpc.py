@@ -12,7 +12,7 @@ other class, and BEC is 0. Each sample stands for itself, so processes and accum
 The K^2 pairs are never all in memory. A pair i, j and its mirror j, i together are |d| / 2 + log(1 + exp(-|d|)) with
 d = z_i - z_j; once the logits are sorted, pairs s ranks apart are two slices, and s runs from 1 to K - 2.
 
-Paper and released code differ: the code that everybody uses includes the pairs i = j, a constant ln(2) / (2 (K-2))
+Paper and released code differ: the code in general use includes the pairs i = j, a constant ln(2) / (2 (K-2))
 without gradient, so we do (diagonal=false leaves it out); for K = 2 it divides by zero. The BalCAL paper cites
 another paper for this method by mistake.
 """

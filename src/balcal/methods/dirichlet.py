@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
+from balcal.core import Outputs, PostHoc
 from balcal.methods.parts.affine import Affine, fit_affine
 from balcal.methods.parts.fitted_map import check_held_out
 from balcal.methods.scaling import Penalty
@@ -29,15 +30,13 @@ LOG_EPSILON = math.log(sys.float_info.epsilon)
 class Dirichlet(Affine):
     """log softmax(W log p + b)."""
 
-    as_they_are = False
-
     @staticmethod
     def features(scores: Tensor) -> Tensor:
         return scores.log_softmax(-1).clamp(min=LOG_EPSILON)
 
 
 @dataclass(frozen=True)
-class DirichletCalibration:
+class DirichletCalibration(PostHoc):
     """A full matrix on log-probabilities. `penalty` None: chosen by cross-validation on the calibration set."""
 
     penalty: Penalty = None
@@ -48,8 +47,8 @@ class DirichletCalibration:
     def identity(self, num_classes: int) -> nn.Module:
         return Dirichlet.identity(num_classes)
 
-    def fit(self, log_probs: Tensor, labels: Tensor) -> nn.Module:
-        z, y = check_held_out(log_probs, labels, "dirichlet", least=3 * log_probs.shape[-1], each_class="weights")
+    def fit(self, outputs: Outputs, labels: Tensor) -> nn.Module:
+        z, y = check_held_out(outputs, labels, "dirichlet", per_class=3, each_class="weights")
         x = Dirichlet.features(z)
         return Dirichlet(*fit_affine(x, y, 1 / solve_temperature(x, y), self.penalty, "dirichlet"))
 

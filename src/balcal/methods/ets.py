@@ -18,6 +18,7 @@ from scipy.optimize import minimize, minimize_scalar
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from balcal.core import Outputs, PostHoc
 from balcal.methods.parts.fitted_map import FittedMap, Objective, check_held_out, keep_top
 from balcal.methods.temperature import solve_temperature, tempered
 from balcal.metrics.inputs import finite_scores
@@ -34,8 +35,8 @@ class TemperatureEnsemble(FittedMap):
     def __init__(self, temperature: Tensor, weights: Tensor) -> None:
         super().__init__(temperature=temperature, weights=weights)
 
-    def forward(self, log_probs: Tensor) -> Tensor:
-        return keep_top(super().forward(log_probs), log_probs)
+    def of_log_probs(self, log_probs: Tensor) -> Tensor:
+        return keep_top(super().of_log_probs(log_probs), log_probs)
 
     def lifted(self, scores: Tensor) -> Tensor:
         return scores
@@ -46,7 +47,7 @@ class TemperatureEnsemble(FittedMap):
 
 
 def three_parts(z: Tensor, temperature: Tensor) -> Tensor:
-    """(3, N, K): log-probabilities with temperature, without, and of knowing nothing."""
+    """(3, N, K): log-probabilities with temperature, without, and uniform."""
     plain = finite_scores(z).log_softmax(-1)
     return torch.stack([tempered(z, temperature).log_softmax(-1), plain, torch.zeros_like(plain).log_softmax(-1)])
 
@@ -89,11 +90,11 @@ def solve_weights(objective: Objective) -> Tensor:
 
 
 def nll_of_weights(parts: Tensor, labels: Tensor) -> Objective:
-    told = parts[:, torch.arange(len(labels)), labels]
+    of_labels = parts[:, torch.arange(len(labels)), labels]
 
     def objective(w: Tensor) -> tuple[Tensor, Tensor]:
-        log_p = (w.log()[:, None] + told).logsumexp(0)
-        return -log_p.mean(), -(told - log_p).exp().mean(1)
+        log_p = (w.log()[:, None] + of_labels).logsumexp(0)
+        return -log_p.mean(), -(of_labels - log_p).exp().mean(1)
 
     return objective
 
@@ -109,8 +110,8 @@ def error_of_weights(parts: Tensor, labels: Tensor) -> Objective:
 
 
 @dataclass(frozen=True)
-class EnsembleTemperatureScaling:
-    """A temperature, and how far to trust it, the plain prediction and nothing at all."""
+class EnsembleTemperatureScaling(PostHoc):
+    """A temperature, and the weights of three predictions: with it, without it, and uniform."""
 
     loss: Literal["nll", "mse"] = "nll"
 
@@ -120,8 +121,8 @@ class EnsembleTemperatureScaling:
     def identity(self, num_classes: int) -> nn.Module:
         return TemperatureEnsemble(torch.tensor(1.0), torch.tensor([0.0, 1.0, 0.0]))
 
-    def fit(self, log_probs: Tensor, labels: Tensor) -> nn.Module:
-        z, y = check_held_out(log_probs, labels, "ets")
+    def fit(self, outputs: Outputs, labels: Tensor) -> nn.Module:
+        z, y = check_held_out(outputs, labels, "ets")
         t = solve_temperature(z, y) if self.loss == "nll" else solve_temperature_by_squares(z, y)
         parts = three_parts(z, torch.tensor(t, dtype=z.dtype))
         w = solve_weights(nll_of_weights(parts, y) if self.loss == "nll" else error_of_weights(parts, y))

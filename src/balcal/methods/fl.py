@@ -27,7 +27,7 @@ from balcal.runtime.values import at_least, check_settings
 
 @dataclass(frozen=True)
 class Focal:
-    """Cross-entropy that cares less for samples that are right already."""
+    """Cross-entropy with less weight for samples that are right already."""
 
     gamma: Annotated[float, at_least(0)] = 3.0
 

@@ -2,21 +2,21 @@
 
     gamma = argmin of the NLL of the fused prediction, 0 <= gamma <= 1, or 8 where logits are fused (`balance.shares`)
 
-Training solves gamma for a balance of confidence and accuracy, mostly on the images it was trained on. Afterwards the
-validation split can say better how far to trust each classifier. The NLL is convex in gamma below 1 and above it.
+Training solves gamma for a balance of confidence and accuracy, mostly on training images. Held-out images show better
+how far to trust each classifier. The NLL is convex in gamma below 1 and above it.
 `--set posthoc.by=balance` solves conf(gamma) = acc(gamma) there instead, as `balcal-auto` does in training.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 
-from balcal.core import BalcalError, Outputs, OutputsMap
+from balcal.core import BalcalError, Outputs, PostHoc
 from balcal.methods.parts import gamma_search as balance
 from balcal.methods.parts.fitted_map import check_held_out
 from balcal.recipe import Method
@@ -26,8 +26,8 @@ POINTS = 129
 """candidates for gamma up to 1, and as many above"""
 
 
-class Refused(OutputsMap):
-    """Both branches fused anew; with the head's own weights until a gamma was fitted."""
+class RefittedGamma(nn.Module):
+    """Both branches, fused by the fitted gamma; by the head's own weights as long as none was fitted."""
 
     gamma: Tensor
 
@@ -44,26 +44,28 @@ class Refused(OutputsMap):
 
 
 @dataclass(frozen=True)
-class RefitGamma:
+class RefitGamma(PostHoc):
     """Gamma of lowest NLL, or of confidence equal to accuracy, on the validation split."""
 
+    reads_branches: ClassVar[bool] = True
     by: Literal["nll", "balance"] = "nll"
 
     def __post_init__(self) -> None:
         check_settings(self, "posthoc")
 
     def identity(self, num_classes: int) -> nn.Module:
-        return Refused()
+        return RefittedGamma()
 
-    def fit(self, log_probs: Tensor, labels: Tensor) -> nn.Module:
-        raise BalcalError("`gamma` needs the logits of both classifiers, not only their prediction: give it a model")
-
-    def fit_outputs(self, outputs: Outputs, labels: Tensor) -> OutputsMap:
+    def fit(self, outputs: Outputs, labels: Tensor) -> nn.Module:
+        if outputs.fusion is None:
+            raise BalcalError(
+                "`gamma` needs the logits of both classifiers, not only their prediction: give it a model"
+            )
         if len(outputs.weights) != 2:
             raise BalcalError("only a model with two classifiers has a gamma: use `ts`, or train with `balcal`")
-        _, labels = check_held_out(outputs.log_probs(), labels, "gamma")
+        _, labels = check_held_out(outputs, labels, "gamma")
         wide = replace(outputs, logits=outputs.logits.cpu().double(), weights=outputs.weights.cpu().double())
-        return Refused(self._by_nll(wide, labels) if self.by == "nll" else self._by_balance(wide, labels))
+        return RefittedGamma(self._by_nll(wide, labels) if self.by == "nll" else self._by_balance(wide, labels))
 
     def _by_nll(self, outputs: Outputs, labels: Tensor) -> float:
         def nll(gamma: float) -> float:

@@ -3,7 +3,7 @@ ICML 2001. One class against the rest:
 
     q_k(p) = share of label k among the held-out samples whose p_k fell into the same bin as p
 
-with equal bins (a, b] over 0 to 1, p = 0 in the first. An empty bin says its centre. Frequencies are held between
+with equal bins (a, b] over 0 to 1, p = 0 in the first. An empty bin takes its centre. Frequencies are kept between
 1/(2N) and 1 - 1/(2N) (see `parts/piecewise.py`), and rows divided by their sum. The predicted class may change.
 """
 
@@ -15,6 +15,7 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
+from balcal.core import Outputs, PostHoc
 from balcal.methods.parts.fitted_map import check_held_out
 from balcal.methods.parts.piecewise import Piecewise
 from balcal.recipe import Method
@@ -37,7 +38,7 @@ def frequencies(p: Tensor, right: Tensor, edges: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class HistogramBinning:
+class HistogramBinning(PostHoc):
     """The frequency of each class in each of its bins."""
 
     bins: Annotated[int, at_least(1, most=10_000)] = 15
@@ -48,8 +49,8 @@ class HistogramBinning:
     def identity(self, num_classes: int) -> nn.Module:
         return Piecewise.identity(num_classes, self.bins)
 
-    def fit(self, log_probs: Tensor, labels: Tensor) -> nn.Module:
-        z, y = check_held_out(log_probs, labels, "histogram", least=max(10, self.bins), each_class="frequencies")
+    def fit(self, outputs: Outputs, labels: Tensor) -> nn.Module:
+        z, y = check_held_out(outputs, labels, "histogram", least=max(10, self.bins), each_class="frequencies")
         n, k = z.shape
         edges = torch.arange(1, self.bins).to(z) / self.bins
         height = frequencies(z.softmax(1), nn.functional.one_hot(y, k).to(z), edges)

@@ -5,8 +5,8 @@ Zhang, Kailkhura, Han: Mix-n-Match. ICML 2020 (the pooled form, IRM).
 
 `isotonic` pools all N x K entries into one f, so the order of the classes stays; ties are broken by + 1e-9 p.
 `isotonic-ovr` has one f_k for each class (IROVA) and may change the predicted class. Between the fitted points f is
-linear, outside it is flat, and it is held between 1/(2n) and 1 - 1/(2n), where n is the number of entries it was fitted
-on (see `balcal.methods.parts.piecewise`). Rows are then divided by their sum.
+linear, beyond them it is flat, and it is kept between 1/(2n) and 1 - 1/(2n), where n is the number of entries it was
+fitted on (see `balcal.methods.parts.piecewise`). Rows are then divided by their sum.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
+from balcal.core import Outputs, PostHoc
 from balcal.methods.parts.fitted_map import check_held_out
 from balcal.methods.parts.piecewise import Piecewise
 from balcal.recipe import Method
@@ -46,7 +47,7 @@ def pieces(x: Tensor, y: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor, Te
 
 
 @dataclass(frozen=True)
-class IsotonicCalibration:
+class IsotonicCalibration(PostHoc):
     """One increasing function for all classes together, or (`pooled` False) one for each."""
 
     pooled: bool = True
@@ -57,11 +58,11 @@ class IsotonicCalibration:
     def identity(self, num_classes: int) -> nn.Module:
         return Piecewise.identity(1 if self.pooled else num_classes)
 
-    def fit(self, log_probs: Tensor, labels: Tensor) -> nn.Module:
+    def fit(self, outputs: Outputs, labels: Tensor) -> nn.Module:
         if self.pooled:
-            z, y = check_held_out(log_probs, labels, "isotonic")
+            z, y = check_held_out(outputs, labels, "isotonic")
         else:
-            z, y = check_held_out(log_probs, labels, "isotonic-ovr", each_class="function")
+            z, y = check_held_out(outputs, labels, "isotonic-ovr", each_class="function")
         p, right = z.softmax(1), nn.functional.one_hot(y, z.shape[1]).to(z)
         columns = [(p.flatten(), right.flatten())] if self.pooled else list(zip(p.T, right.T, strict=True))
         points = [increasing(*column) for column in columns]

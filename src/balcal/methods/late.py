@@ -2,10 +2,10 @@
 
     the epoch with the lowest validation NLL after an optimal temperature
 
-The NLL of an over-confident network rises while its accuracy still does, so the lowest raw NLL stops it early; what a
-temperature will take away later should not count against an epoch now. For whoever calibrates in the end: `late+ts`
-(plain training), `balcal+late+ts`, ... It only reads what training left behind, so any run can be asked: the epoch's
-weights are kept.
+The NLL of an over-confident network rises while its accuracy still does, so the lowest raw NLL chooses an early epoch.
+What a temperature corrects later should not count against an epoch now. Use it with a post-hoc method: `late+ts` (plain
+training), `balcal+late+ts`, ... It comes after training, so any run can be evaluated with it: the epoch's weights are
+kept.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from balcal.runtime.values import check_settings, within
 
 @dataclass(frozen=True)
 class LabelSmoothing:
-    """Cross-entropy with a label that leaves alpha to chance."""
+    """Cross-entropy with a share alpha of the label spread over all classes."""
 
     alpha: Annotated[float, within("[0, 1)")] = 0.05
 

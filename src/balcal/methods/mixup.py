@@ -6,19 +6,19 @@
 
 For losses linear in the label (CE, LS, FL) that is the loss of the mixed label; for others (CPC, MMCE, ESD) it is the
 loss once per set of labels. alpha = 0 mixes nothing; a batch of one mixes with itself. Strong mixing makes networks
-timid: under BalCAL take `balcal-k+mixup`, or `balcal+mixup` for alpha <= 0.1.
+under-confident: with BalCAL use `balcal-k+mixup`, or `balcal+mixup` for alpha <= 0.1.
 
 Draws come from the generator that is passed in, a function of seed, epoch and step: runs with one seed mix the same
 pairs. With several processes lambda is the same for all, and each mixes within its own part of the batch.
 
-A tally (BalCAL's gamma) needs samples with one label each. counted=clean: the batch as it came is shown to the
-network once more, as in use, without gradient; one forward pass more per step. counted=dominant: the mixed batch with
-the labels of the larger share; free, but confidence and accuracy are those of mixed images, on which a network is
-timid: on `fashion` gamma then stays at 1 from the first epoch on, and `balcal-k+mixup` is `mixup`.
+A tally (BalCAL's gamma) needs samples with one label each. counted=clean: the unmixed batch gets one more forward pass
+per step, in eval mode and without gradient. counted=dominant: the mixed batch with the labels of the larger share. That
+is free, but confidence and accuracy are those of mixed images, on which a network is under-confident: on `fashion`
+gamma then stays at 1 from the first epoch on, and `balcal-k+mixup` is `mixup`.
 
 Paper and released code differ: the authors' code draws lambda and pi from two global generators. The MIT repository
 folds lambda to max(lambda, 1 - lambda); this does not. BalCAL's code ignores mixup when there are two classifiers, so
-nobody knows what its Mixup + BalCAL row counted.
+what its Mixup + BalCAL row counted is not known.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ classifier with beta = 1 (confidence up to 0.25 for K = 10) it pushes confidence
 Edge cases: `mmce` has none, M >= 0 since the kernel is positive definite. `mmce-w` is cross-entropy where all samples
 are correct or all are wrong; S is clamped at 0, below which it can fall by rounding when all confidences are equal.
 
-Paper and released code differ: the paper takes the root of M, everybody's code does not (a root has an infinite slope
-at 0). For the weighted form everybody's code divides means by counts once more (normalisation=code, the default), so
+Paper and released code differ: the paper takes the root of M, the code in use does not (a root has an infinite slope
+at 0). For the weighted form the code in use divides means by counts once more (normalisation=code, the default), so
 its weights belong to a batch size; 1e-5 is added to counts and 1e-10 under the root. The code gives NaN for a batch
 of two that are both right or both wrong, and fails for a batch of one. The BalCAL paper's MMCE, 1.5 on CIFAR-10 and
 SVHN and 0.5 on CIFAR-100, is most likely `mmce-w`; in its code 1.5 occurs only there.
@@ -37,7 +37,7 @@ from balcal.runtime.values import above, at_least, check_settings
 
 
 def confidences(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """(r, c): how sure, and whether rightly so."""
+    """(r, c): confidence and correctness."""
     r, predicted = logits.softmax(1).max(1)
     return r, (predicted == labels).to(r.dtype)
 

@@ -1,7 +1,7 @@
 """Tao, Dong, Liu, Sun, Xu: Calibrating a Deep Neural Network with Its Predecessors. IJCAI 2023.
 
-Predecessor combination search. The blocks of a network overfit at different times, so let each block come from another
-epoch of one and the same run:
+Predecessor combination search. The blocks of a network overfit at different times, so each block may come from another
+epoch of the same run:
 
     candidate c:  for each block b an epoch e_b, drawn from those that were kept;  everything else from the last epoch
     each candidate is trained for one epoch, gently, and validated
@@ -33,7 +33,7 @@ import torch
 from torch import Tensor, nn
 
 from balcal.backbones.tapped import blocks_of
-from balcal.core import BalcalError, Classifier, Record
+from balcal.core import BalcalError, BeforeEpoch, Classifier, Record
 from balcal.methods.vanilla import Lowest
 from balcal.recipe import THE_REST, Method
 from balcal.runtime.values import at_least, check_settings
@@ -62,7 +62,7 @@ def block_names(backbone: nn.Module) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Stitch:
+class Stitch(BeforeEpoch):
     """Begin every epoch with blocks of different epochs of the parent's run."""
 
     every: Annotated[int, at_least(1)] = 1
@@ -72,7 +72,6 @@ class Stitch:
 
     @property
     def parent_settings(self) -> tuple[str, ...]:
-        """what the parent's run must be trained with, written as for `--set`"""
         return ("plan.keep=all" if self.every == 1 else f"plan.keep={self.every}",)
 
     def __call__(self, model: Classifier, epoch: int, epochs: int) -> bool:

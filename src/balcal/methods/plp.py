@@ -6,7 +6,7 @@ Progressively layer-peeled training. The network is L groups of layers, bottom t
 
 The classifier is frozen first, the stem never. gamma > 1 begins earlier. Frozen means: no step, no weight decay, no
 moving momentum. BatchNorm statistics of frozen layers keep moving. Everything is free again when training ends. The
-aim is a network that post-hoc methods can do more for: look at `plp+ts`.
+aim is a network that post-hoc methods calibrate better: use `plp+ts`.
 
 Groups are the backbone's `blocks()`. For other networks they are its children in the order of their registration,
 with containers opened. Layers that hold vectors only (a norm) go with the block below them, weights outside of any
@@ -27,13 +27,13 @@ from typing import Annotated
 from torch import nn
 
 from balcal.backbones.tapped import blocks_of
-from balcal.core import BalcalError, Classifier
+from balcal.core import BalcalError, BeforeEpoch, Classifier
 from balcal.recipe import Method
 from balcal.runtime.values import above, check_settings
 
 
 @dataclass(frozen=True)
-class Peel:
+class Peel(BeforeEpoch):
     """Freeze the network from the top while training goes on."""
 
     gamma: Annotated[float, above(0)] = 1.25

@@ -6,19 +6,20 @@
 w, W and b have the lowest NLL on held-out data, starting from temperature scaling (w = 1/T, b = 0), so that neither is
 worse than `ts` there. z are the scores as given: a model's log-probabilities, or raw logits.
 
-`vs` is unique up to a constant in b, and held within a box so that separable data has a finite answer. `ms` overfits:
+`vs` is unique up to a constant in b, and kept within a box so that separable data has a finite answer. `ms` overfits:
 its off-diagonals and biases carry a penalty (see `parts/affine.py`). On log-probabilities it is Dirichlet calibration.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from balcal.core import Outputs, PostHoc
 from balcal.methods.parts.affine import Affine, fit_affine
 from balcal.methods.parts.fitted_map import FittedMap, check_held_out, minimise
 from balcal.methods.temperature import solve_temperature
@@ -34,7 +35,6 @@ STRONGEST = 1e9
 class Vector(FittedMap):
     """log softmax(w * scores + b)."""
 
-    as_they_are = True
     weight: Tensor
     bias: Tensor
 
@@ -73,21 +73,24 @@ Penalty = Annotated[float | None, at_least(0, "be at least 0, or None to have it
 
 
 @dataclass(frozen=True)
-class VectorScaling:
+class VectorScaling(PostHoc):
     """One scale and one bias for each class."""
+
+    as_they_are: ClassVar[bool] = True
 
     def identity(self, num_classes: int) -> nn.Module:
         return Vector(torch.ones(num_classes), torch.zeros(num_classes))
 
-    def fit(self, log_probs: Tensor, labels: Tensor) -> nn.Module:
-        z, y = check_held_out(log_probs, labels, "vs", 2 * log_probs.shape[-1], "bias", as_they_are=True)
+    def fit(self, outputs: Outputs, labels: Tensor) -> nn.Module:
+        z, y = check_held_out(outputs, labels, "vs", per_class=2, each_class="bias", as_they_are=True)
         return Vector(*solve_vector(z, y))
 
 
 @dataclass(frozen=True)
-class MatrixScaling:
+class MatrixScaling(PostHoc):
     """A full matrix and a bias. `penalty` None: chosen by cross-validation on the calibration set."""
 
+    as_they_are: ClassVar[bool] = True
     penalty: Penalty = None
 
     def __post_init__(self) -> None:
@@ -96,8 +99,8 @@ class MatrixScaling:
     def identity(self, num_classes: int) -> nn.Module:
         return Affine.identity(num_classes)
 
-    def fit(self, log_probs: Tensor, labels: Tensor) -> nn.Module:
-        z, y = check_held_out(log_probs, labels, "ms", 3 * log_probs.shape[-1], "weights", as_they_are=True)
+    def fit(self, outputs: Outputs, labels: Tensor) -> nn.Module:
+        z, y = check_held_out(outputs, labels, "ms", per_class=3, each_class="weights", as_they_are=True)
         return Affine(*fit_affine(z, y, 1 / solve_temperature(z, y), self.penalty, "ms"))
 
 

@@ -19,8 +19,8 @@ import torch
 from scipy.optimize import brentq
 from torch import Tensor, nn
 
-from balcal.core import at_least_float32
-from balcal.methods.parts.fitted_map import check_held_out, read_scores
+from balcal.core import Outputs, PostHoc, at_least_float32
+from balcal.methods.parts.fitted_map import LogProbsMap, check_held_out, read_scores
 from balcal.metrics.bins import bin_table
 from balcal.metrics.inputs import LOWEST, TopLabels, finite_scores
 from balcal.recipe import Method
@@ -31,7 +31,7 @@ COLDEST, HOTTEST = 1e-3, 1e3
 hundreds, the upper bound is five times their largest difference."""
 
 
-class Temperature(nn.Module):
+class Temperature(LogProbsMap):
     """log-probabilities -> log softmax(log-probabilities / T)."""
 
     temperature: Tensor
@@ -40,7 +40,7 @@ class Temperature(nn.Module):
         super().__init__()
         self.register_buffer("temperature", torch.tensor(temperature))
 
-    def forward(self, log_probs: Tensor) -> Tensor:
+    def of_log_probs(self, log_probs: Tensor) -> Tensor:
         scores = at_least_float32(log_probs)
         return tempered(scores, self.temperature.to(scores.dtype)).log_softmax(-1).to(log_probs.dtype)
 
@@ -49,7 +49,7 @@ class Temperature(nn.Module):
 
 
 def tempered(scores: Tensor, temperature: Tensor) -> Tensor:
-    """Scores / T. What is so far below the largest that T cannot bring it back is held there."""
+    """Scores / T. What is so far below the largest that T cannot bring it back stays there."""
     return finite_scores(scores, LOWEST * temperature.clamp(min=1)) / temperature
 
 
@@ -94,7 +94,7 @@ def best_on_grid(log_probs: Tensor, labels: Tensor) -> float:
 
 
 @dataclass(frozen=True)
-class TemperatureScaling:
+class TemperatureScaling(PostHoc):
     """One temperature for all samples, fitted on the validation split by NLL; `by` ECE on a grid, as some papers do."""
 
     by: Literal["nll", "ece"] = "nll"
@@ -105,8 +105,8 @@ class TemperatureScaling:
     def identity(self, num_classes: int) -> nn.Module:
         return Temperature()
 
-    def fit(self, log_probs: Tensor, labels: Tensor) -> nn.Module:
-        held_out = check_held_out(log_probs, labels, "ts")
+    def fit(self, outputs: Outputs, labels: Tensor) -> nn.Module:
+        held_out = check_held_out(outputs, labels, "ts")
         if self.by == "ece":
             return Temperature(best_on_grid(*held_out))
         found = solve_temperature(*held_out)

@@ -1,17 +1,17 @@
 """Jordahn, Olmos: Decoupling Feature Extraction and Classification Layers for Calibrated Neural Networks. ICML 2024.
 
 Two stages. The first is plain training: the run of `vanilla`, which `tst` and `vtst` share. The second drops its
-classifier, freezes the body and trains a new head from scratch, with 3Z and Z units and Z = 128:
+classifier, freezes the backbone and trains a new head from scratch, with 3Z and Z units and Z = 128:
 
     tst:   z = W3 h + b3,  h = W2 relu(W1 f + b1) + b2                                   (no activation between h and z)
     vtst:  h = mu + sigma eps,  eps ~ N(0, I),  mu as h above,  log sigma^2 = logsigmoid(W5 relu(W4 f + b4) + b5)
            L = Loss(z, y) + KL,  KL = mean_i( -1/2 sum_k( 1 + log sigma_k^2 - mu_k^2 - sigma_k^2 ) ) / Z
 
 `vtst` draws one eps per image in training. In use it fuses the probabilities of S = 10 draws that were made once and
-travel in the checkpoint: the same image gets the same answer, and post-hoc methods act on the log of the mean.
+are in the checkpoint: the same image gets the same prediction, and post-hoc methods act on the log of the mean.
 
-Frozen means by gradient: BatchNorm statistics of the body keep moving. freeze_bn=true puts the body in eval mode, so
-that neither they nor dropout disturb the features. The loss of the second stage may be any other (`tst+fl`). How many
+Frozen means no gradient: BatchNorm statistics of the backbone keep moving. freeze_bn=true puts it in eval mode, so that
+neither they nor dropout disturb the features. The loss of the second stage may be any other (`tst+fl`). How many
 epochs it has is for the task to say; `--set plan.epochs=` changes both stages, `--set parent.plan.epochs=` the first.
 
 Paper and released code differ: both stages keep the epoch with the best validation loss, on which, the authors say,
@@ -29,7 +29,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from balcal.core import Classifier, Head, Outputs, at_least_float32
+from balcal.core import BeforeEpoch, Classifier, Head, HeadSpec, Outputs, at_least_float32
 from balcal.recipe import Method
 from balcal.runtime.values import at_least, check_settings
 
@@ -81,11 +81,10 @@ class VariationalHead(Head):
 
 
 @dataclass(frozen=True)
-class TwoStage:
+class TwoStage(HeadSpec):
     """The head of the second stage; a classifier that was there before is dropped."""
 
     latent: Annotated[int, at_least(1, most=100_000)] = 128
-    needs_map = False
 
     def __post_init__(self) -> None:
         check_settings(self, "head")
@@ -109,8 +108,8 @@ class Variational(TwoStage):
 
 
 @dataclass(frozen=True)
-class FrozenBody:
-    """Only the head is trained. `freeze_bn`: the body is as in use, BatchNorm statistics included."""
+class FrozenBody(BeforeEpoch):
+    """Only the head is trained. `freeze_bn`: the backbone is in eval mode, so BatchNorm statistics stay too."""
 
     freeze_bn: bool = False
 
@@ -133,7 +132,7 @@ METHODS = {
             head=TwoStage(),
             before_epoch=FrozenBody(),
             parent="vanilla",
-            about="after vanilla: a new, deeper head on a frozen body",
+            about="after vanilla: a new, deeper head on a frozen backbone",
             paper="Jordahn, Olmos",
             venue="ICML 2024",
             cost="epochs of the head alone",
@@ -143,7 +142,7 @@ METHODS = {
             head=Variational(),
             before_epoch=FrozenBody(),
             parent="vanilla",
-            about="after vanilla: a variational head on a frozen body",
+            about="after vanilla: a variational head on a frozen backbone",
             paper="Jordahn, Olmos",
             venue="ICML 2024",
             cost="epochs of the head alone",

@@ -14,7 +14,18 @@ from typing import Literal
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
-from balcal.core import Classifier, Head, Outputs, Record, Resolve, Term, at_least_float32
+from balcal.core import (
+    BeforeEpoch,
+    Classifier,
+    Head,
+    HeadSpec,
+    Outputs,
+    PostHoc,
+    Record,
+    Resolve,
+    Term,
+    at_least_float32,
+)
 from balcal.recipe import Method
 from balcal.runtime.values import check_settings
 
@@ -47,10 +58,8 @@ class LinearHead(Head):
 
 
 @dataclass(frozen=True)
-class Linear:
+class Linear(HeadSpec):
     """One learnable linear classifier."""
-
-    needs_map = False
 
     def __call__(
         self, features: int, num_classes: int, learnable: nn.Linear | None = None, channels: int | None = None
@@ -59,7 +68,7 @@ class Linear:
 
 
 @dataclass(frozen=True)
-class AllTrainable:
+class AllTrainable(BeforeEpoch):
     """Before an epoch: nothing to do."""
 
     def __call__(self, model: Classifier, epoch: int, epochs: int) -> None:
@@ -79,15 +88,22 @@ class Lowest:
         return min(range(len(history)), key=lambda epoch: history[epoch][self.figure])
 
 
+class Identity(nn.Module):
+    """The prediction as the head fuses it."""
+
+    def forward(self, outputs: Outputs) -> Tensor:
+        return outputs.log_probs()
+
+
 @dataclass(frozen=True)
-class Unchanged:
+class Unchanged(PostHoc):
     """No calibration after training."""
 
     def identity(self, num_classes: int) -> nn.Module:
-        return nn.Identity()
+        return Identity()
 
-    def fit(self, log_probs: Tensor, labels: Tensor) -> nn.Module:
-        return nn.Identity()
+    def fit(self, outputs: Outputs, labels: Tensor) -> nn.Module:
+        return Identity()
 
 
 VANILLA = Method(

@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 from torch import Tensor
 
-from balcal.core import BalcalError, sum_dtype
+from balcal.core import BalcalError
 from balcal.metrics.inputs import Rows, TopLabels, read
+from balcal.runtime.devices import sum_dtype
 from balcal.runtime.values import check_whole
 
 Floats = NDArray[np.float64]

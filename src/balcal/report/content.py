@@ -15,9 +15,10 @@ from torch import nn
 
 from balcal import registry
 from balcal.build import as_method
-from balcal.core import BalcalError, OutputsMap, Predictions, Record
+from balcal.core import BalcalError, Outputs, Predictions, Record
 from balcal.data.dataset import ImageSet
 from balcal.evaluation.judge import branch_predictions, calibrated_predictions, load_splits
+from balcal.methods.vanilla import Identity
 from balcal.metrics.verdict import Verdict, verdict
 from balcal.plots.numbers import confident_mistakes
 from balcal.plots.shift import ood_sets, stored_figures
@@ -105,7 +106,7 @@ def _content_of_run(run: Run, posthoc: str, device: torch.device) -> Content:
     recipe, history, notes = run.recipe, run.ending().history, list[str]()
     dataset = registry.dataset(recipe.task.dataset)
     _, test, _ = calibrated_predictions(run, as_method(recipe.method), device)
-    views = [_view(run, "trained", "as trained", test, nn.Identity(), None)]
+    views = [_view(run, "trained", "as trained", test, Identity(), None)]
     try:
         fitted, after, _ = calibrated_predictions(run, as_method(recipe.method + registry.method(posthoc)), device)
         title = "after temperature scaling" if posthoc == "ts" else f"after {posthoc}"
@@ -144,9 +145,12 @@ def _content_of_run(run: Run, posthoc: str, device: torch.device) -> Content:
 
 def _view(run: Run, key: str, title: str, test: Predictions, fitted: nn.Module, posthoc: str | None) -> View:
     sets: dict[str, Predictions] = {}
-    if not isinstance(fitted, OutputsMap):
+    if posthoc is None or not registry.method(posthoc).posthoc.reads_branches:
         with torch.no_grad():
-            sets = {name: replace(each, log_probs=fitted(each.log_probs)) for name, each in ood_sets(run).items()}
+            sets = {
+                name: replace(each, log_probs=fitted(Outputs.of(each.log_probs)))
+                for name, each in ood_sets(run).items()
+            }
     numbers = {name: value.item() for name, value in fitted.state_dict().items() if value.numel() == 1}
     note = ", ".join(f"{name} {value:.3f}" for name, value in numbers.items())
     return View(

@@ -231,3 +231,8 @@ def _waited(error: RuntimeError) -> bool:
 def _lost_contact(error: RuntimeError) -> bool:
     words = ("Connection closed", "Connection reset", "Broken pipe", "NCCL", "Socket", "recv", "send")
     return isinstance(error, dist.DistError) or _waited(error) or any(word in str(error) for word in words)
+
+
+def sum_dtype(device: torch.device) -> torch.dtype:
+    """Sums are kept in float64, except on Apple's GPUs, which have none."""
+    return torch.float32 if device.type == "mps" else torch.float64

@@ -1,1 +1,1 @@
-"""Questions to a method: data, network, plan. Each file ends with TASKS."""
+"""What methods are trained on: data set, backbone, plan. Each file ends with TASKS."""

@@ -9,7 +9,7 @@ SECOND_STAGES = {
     "vtst": {"plan.epochs": 5},
     "pcs": {"plan.epochs": 20},
 }
-"""A head on a frozen body learns fast; the paper has 40 epochs after 600. For `pcs`: how many candidates."""
+"""A head on a frozen backbone learns fast; the paper has 40 epochs after 600. For `pcs`: how many candidates."""
 
 TASKS = {
     t.name: t

@@ -1,4 +1,4 @@
-"""A task for anybody's own images: a moderate network, a plan that suits most; change what you like by --set."""
+"""The task for a user's own images: a moderate network and a plan that suits most; `--set` changes any of it."""
 
 from __future__ import annotations
 

@@ -12,12 +12,12 @@ from typing import Any
 from balcal.recipe import Plan, Task
 
 SECOND_STAGES = {"tst": {"plan.epochs": 40}, "vtst": {"plan.epochs": 40}}
-SAID: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+FROM_PAPER: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "cifar10": {"acls": {"loss.margin": 6}},
     "cifar100": {"mmce-w": {"loss.weight": 0.5}},
     "svhn": {},
 }
-"""what the paper says of other methods' settings on a data set, where it is not what they have anyway"""
+"""other methods' settings on a data set, as the paper gives them, where they differ from the defaults"""
 
 LONG = Plan(epochs=600, batch_size=256, optimiser="adam", lr=1e-4)
 """of Jordahn, Olmos 2024"""
@@ -58,7 +58,7 @@ def _long(dataset: str) -> Task:
         plan=LONG,
         val_size=HELD_OUT[dataset],
         augment="none" if dataset == "svhn" else "crop+flip",
-        tuned={**SECOND_STAGES, **SAID[dataset]},
+        tuned={**SECOND_STAGES, **FROM_PAPER[dataset]},
         about=f"the paper's main table: WRN-28-10, Adam 1e-4, 600 epochs ({HELD_OUT[dataset]:,} images for validation)",
     )
 
@@ -71,7 +71,7 @@ def _steps(name: str, dataset: str, backbone: str) -> Task:
         plan=STEPS,
         val_size=5_000,
         augment="crop+flip",
-        tuned={**SECOND_STAGES, **SAID[dataset]},
+        tuned={**SECOND_STAGES, **FROM_PAPER[dataset]},
         about=f"{backbone} by SGD as Mukhoti et al.: 350 epochs, /10 at 150 and 250",
     )
 

@@ -146,7 +146,7 @@ def validate(session: Session) -> Record:
     record: Record = {}
     seen: Iterable[tuple[Outputs, Tensor]] = forward(session)
     if tally and tally.on == "val":
-        sums, kept, room = tally.start(model), [], KEPT if getattr(tally, "only_weights", False) else 0
+        sums, kept, room = tally.start(model), [], KEPT if tally.only_weights else 0
         for outputs, labels in seen:
             tally.add(sums, outputs, labels)
             room -= outputs.logits.numel()

@@ -138,7 +138,7 @@ def start_from(model: Model, parent: ParentRun, recipe: Recipe) -> None:
     parts: dict[str, nn.Module] = {"backbone.": model.backbone}
     if same_head:
         parts["head."] = model.head
-    elif getattr(recipe.method.before_epoch, "keeps_classifier", False):
+    elif recipe.method.before_epoch.keeps_classifier:
         classifier = getattr(model.head, "classifier", None)
         theirs = weights.get("head.classifier.weight")
         if classifier is not None and theirs is not None and theirs.shape == classifier.weight.shape:
@@ -150,8 +150,7 @@ def start_from(model: Model, parent: ParentRun, recipe: Recipe) -> None:
 @contextmanager
 def without_detours(model: Model, train: MemoryBatches, val: MemoryBatches) -> Iterator[tuple[Batches, Batches]]:
     """If the body keeps still and images come as they are, the batches to train with are of features, computed once."""
-    still = getattr(model.method.before_epoch, "still", False)
-    if not still or "mix" in model.method.changes or train.pixels.augment != "none":
+    if not model.method.before_epoch.still or "mix" in model.method.changes or train.pixels.augment != "none":
         yield train, val
         return
     kept = _of_features(model, train), _of_features(model, val)

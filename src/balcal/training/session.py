@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from balcal.core import BalcalError, Record, Sums, check_batch, check_labels, sum_dtype
-from balcal.data.batches import Batches
+from balcal.core import BalcalError, Record, Sums, check_labels
+from balcal.data.batches import Batches, check_batch
 from balcal.metrics.epoch_meter import lowest_tempered
 from balcal.model import Model
 from balcal.recipe import Plan
 from balcal.runtime.checkpoints import Store
-from balcal.runtime.devices import StopRequest, World
+from balcal.runtime.devices import StopRequest, World, sum_dtype
 from balcal.runtime.progress import Progress
 from balcal.training.optimise import RunningMean, make_optimiser
 

@@ -4,18 +4,30 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from posthoc_helper import held_out, nll
+from posthoc_helper import calibrated, held_out, nll
+from torch import nn
 
 from balcal import registry
-from balcal.core import BalcalError, ReadsOutputs
+from balcal.core import BalcalError, Outputs
 from balcal.methods.parts.affine import MOST_CLASSES
 from balcal.methods.parts.fitted_map import keep_top, minimise
 
 ROLES = {name: method.posthoc for name, method in registry.table("methods").items() if "posthoc" in method.changes}
-NAMES = [name for name, role in ROLES.items() if not isinstance(role, ReadsOutputs)]
+NAMES = [name for name, role in ROLES.items() if not role.reads_branches]
 PER_CLASS = ["vs", "ms", "dirichlet", "isotonic-ovr", "histogram"]
 CONTAINS_IDENTITY = ["ts", "vs", "ms", "dirichlet", "ets"]
 KEEPS_ORDER = ["ts", "ets", "isotonic"]
+
+
+class OnScores(nn.Module):
+    """A map as a module of tensors, which is what torch.export takes."""
+
+    def __init__(self, fitted):
+        super().__init__()
+        self.fitted = fitted
+
+    def forward(self, scores):
+        return self.fitted(Outputs.of(scores))
 
 
 def spec(name):
@@ -43,7 +55,7 @@ def test_bad_sets_are_refused_in_one_sentence(name):
         (z[:50], y[:50] * 0 + 3, r"the 50 calibration labels are all class 3: a calibrator learns from errors"),
     ]:
         with pytest.raises(BalcalError, match=sentence) as told:
-            spec(name).fit(scores, labels)
+            spec(name).fit(Outputs.of(scores), labels)
         assert "\n" not in str(told.value)
 
 
@@ -55,35 +67,37 @@ def test_a_class_that_does_not_occur(name):
         with pytest.raises(
             BalcalError, match=rf"class 2 does not occur in the calibration set, so `{name}` cannot fit"
         ):
-            spec(name).fit(z, y)
+            spec(name).fit(Outputs.of(z), y)
     else:
-        assert spec(name).fit(z, y)(z).isfinite().all()
+        assert calibrated(spec(name), z, y).isfinite().all()
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_state_travels_to_the_bit(name):
     z, y = held_out(2)
-    fitted, fresh = spec(name).fit(z, y), spec(name).identity(4)
-    torch.testing.assert_close(fresh(z), z.log_softmax(1), msg="before the fit it changes nothing")
+    fitted, fresh = spec(name).fit(Outputs.of(z), y), spec(name).identity(4)
+    torch.testing.assert_close(fresh(Outputs.of(z)), z.log_softmax(1), msg="before the fit it changes nothing")
     fresh.load_state_dict(fitted.state_dict())
-    assert torch.equal(fresh(z), fitted(z))
+    assert torch.equal(fresh(Outputs.of(z)), fitted(Outputs.of(z)))
     assert not list(fitted.parameters())
     if name in PER_CLASS:
         with pytest.raises(RuntimeError, match="size mismatch"):
             spec(name).identity(5).load_state_dict(fitted.state_dict())
-    exported = torch.export.export(fitted, (z[:6],), dynamic_shapes=({0: torch.export.Dim("n", min=2)},))
-    assert torch.equal(exported.module()(z), fitted(z)), "nothing branches on the data"
+    exported = torch.export.export(OnScores(fitted), (z[:6],), dynamic_shapes=({0: torch.export.Dim("n", min=2)},))
+    assert torch.equal(exported.module()(z), fitted(Outputs.of(z))), "nothing branches on the data"
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_single_precision_and_zeros(name):
     z, y = held_out(3, hot=3.0)
-    told = spec(name).fit(z.float(), y)(z.float())
+    told = calibrated(spec(name), z.float(), y)
     assert told.dtype == torch.float32
-    torch.testing.assert_close(told, spec(name).fit(z.float(), y)(z.float().double()).float(), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        told, calibrated(spec(name), z.float(), y, z.float().double()).float(), rtol=1e-5, atol=1e-5
+    )
     torch.testing.assert_close(told.exp().sum(1), torch.ones(len(y)))
     zeros = z.log_softmax(1).masked_fill(z.softmax(1) < 1e-4, -torch.inf)
-    told = spec(name).fit(zeros, y)(zeros)
+    told = calibrated(spec(name), zeros, y)
     assert told.isfinite().all(), "a probability of 0 goes in, none comes out"
     assert told.gather(1, y[:, None]).min() > -200
 
@@ -92,10 +106,10 @@ def test_single_precision_and_zeros(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_separable_data_has_a_finite_answer(name):
     z, _ = held_out(4)
-    fitted = spec(name).fit(z, z.argmax(1))
+    fitted = spec(name).fit(Outputs.of(z), z.argmax(1))
     assert all(value.isfinite().all() and value.abs().max() <= 1e5 for value in fitted.state_dict().values())
-    assert fitted(z).isfinite().all()
-    assert nll(fitted(z), z.argmax(1)) < nll(z.log_softmax(1), z.argmax(1))
+    assert fitted(Outputs.of(z)).isfinite().all()
+    assert nll(fitted(Outputs.of(z)), z.argmax(1)) < nll(z.log_softmax(1), z.argmax(1))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -103,7 +117,7 @@ def test_separable_data_has_a_finite_answer(name):
 @given(seed=st.integers(0, 10**6), hot=st.floats(0.2, 8))
 def test_laws(name, seed, hot):
     z, y = held_out(seed, hot=hot)
-    told = spec(name).fit(z, y)(z)
+    told = calibrated(spec(name), z, y)
     rng = torch.Generator().manual_seed(seed)
     torch.testing.assert_close(told.exp().sum(1), torch.ones(len(y)).double())
     if name in CONTAINS_IDENTITY:
@@ -112,19 +126,21 @@ def test_laws(name, seed, hot):
         assert torch.equal(told.argmax(1), z.argmax(1))
     if name in ("ets", "isotonic"):
         single = z.float()
-        assert torch.equal(spec(name).fit(z, y)(single).argmax(1), single.argmax(1)), "also where rounding makes ties"
+        assert torch.equal(calibrated(spec(name), z, y, single).argmax(1), single.argmax(1)), (
+            "also where rounding makes ties"
+        )
     order = torch.randperm(len(y), generator=rng)
-    torch.testing.assert_close(spec(name).fit(z[order], y[order])(z), told, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(calibrated(spec(name), z[order], y[order], z), told, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_classes_have_no_order(name):
     """With a given penalty: which third a sample is dealt to depends on the order of the classes."""
     z, y = held_out(5)
-    fit = (type(spec(name))(0.1) if name in ("ms", "dirichlet") else spec(name)).fit
+    role = type(spec(name))(0.1) if name in ("ms", "dirichlet") else spec(name)
     order = torch.tensor([2, 0, 3, 1])
-    renamed = fit(z[:, order], order.argsort()[y])(z[:, order])
-    torch.testing.assert_close(renamed, fit(z, y)(z)[:, order], rtol=1e-5, atol=1e-5)
+    renamed = calibrated(role, z[:, order], order.argsort()[y])
+    torch.testing.assert_close(renamed, calibrated(role, z, y)[:, order], rtol=1e-5, atol=1e-5)
 
 
 def test_top_is_kept_where_rounding_made_a_tie():
@@ -154,9 +170,10 @@ def test_a_device_without_float64_gets_float32():
             raise TypeError("no float64 here")
         return tensor
 
-    fitted = spec("vs").fit(*held_out(6))
+    z, y = held_out(6)
+    fitted = spec("vs").fit(Outputs.of(z), y)
     assert fitted._apply(apples).weight.dtype == torch.float32
-    assert fitted(held_out(6)[0]).isfinite().all()
+    assert fitted(Outputs.of(z)).isfinite().all()
 
 
 def test_settings_are_checked():
@@ -169,4 +186,4 @@ def test_settings_are_checked():
     assert registry.recipe("digits", "ets", 0, ["posthoc.loss=mse"]).method.posthoc.loss == "mse"
     k = MOST_CLASSES + 1
     with pytest.raises(BalcalError, match=f"`ms` would have to fit {k * (k + 1)} numbers for {k} classes"):
-        spec("ms").fit(torch.randn(3 * k, k), torch.arange(3 * k) % k)
+        spec("ms").fit(Outputs.of(torch.randn(3 * k, k)), torch.arange(3 * k) % k)

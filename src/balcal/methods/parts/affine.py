@@ -21,13 +21,12 @@ PENALTIES = tuple(10.0**e for e in range(5, -5, -1))
 """Tried from strong to weak. The strongest leaves a diagonal and nothing else."""
 FOLDS = 3
 MOST_CLASSES = 256
-"""The curvature has K^3 numbers and W has K^2: beyond this both are more than a held-out set can carry."""
+"""The curvature has K^3 numbers and W has K^2: beyond this a held-out set is too small to fit them."""
 
 
 class Affine(FittedMap):
     """log softmax(W x + b), where x are the scores as they come."""
 
-    as_they_are = True
     weight: Tensor
     bias: Tensor
 
@@ -54,7 +53,7 @@ class AffineProblem:
         self.labels, self.x = labels, torch.cat([x, x.new_ones(n, 1)], 1)
         self.start = scale * torch.eye(k, k + 1, dtype=x.dtype)
         p = (scale * x).softmax(1)
-        h = p * (1 - p) + 1e-6  # also where the network never doubts
+        h = p * (1 - p) + 1e-6  # above 0 also where the network is certain
         self.curvature = torch.stack([(self.x * h[:, [j]]).T @ self.x for j in range(k)]) / n
         self.curvature.diagonal(dim1=1, dim2=2).mul_(1 + 1e-9)
 

@@ -1,7 +1,4 @@
-"""The simplex equiangular tight frame (ETF) and the adapters that lead features to it.
-
-What beta allows: how confident an ETF classifier can be at most.
-"""
+"""The simplex equiangular tight frame (ETF), the adapters before it, and the largest confidence that beta allows."""
 
 from __future__ import annotations
 
@@ -50,7 +47,19 @@ def adapted_width(features: int, num_classes: int) -> int:
     return features if features >= num_classes - 1 else num_classes
 
 
-class VectorAdapter(nn.Module):
+class Adapter(nn.Module):
+    """From the backbone's features to the ETF classifier's."""
+
+    @property
+    def linear_path(self) -> nn.Module | None:
+        """P in A(z) = P z + (the rest), where it is a layer of its own"""
+        return None
+
+    def forward(self, features: Tensor, feature_map: Tensor | None) -> Tensor:
+        raise NotImplementedError
+
+
+class VectorAdapter(Adapter):
     """A(z) = P z + W2 relu(norm(W1 z)): a residual bottleneck on the pooled vector, signed output.
 
     P is the identity when the width does not change. The norm is a LayerNorm: the same in training and in use, for one
@@ -65,12 +74,16 @@ class VectorAdapter(nn.Module):
             nn.Linear(features, bottleneck), nn.LayerNorm(bottleneck), nn.ReLU(), nn.Linear(bottleneck, width)
         )
 
+    @property
+    def linear_path(self) -> nn.Module:
+        return self.skip
+
     def forward(self, features: Tensor, feature_map: Tensor | None) -> Tensor:
         adapted: Tensor = self.skip(features) + self.branch(features)
         return adapted
 
 
-class ConvAdapter(nn.Module):
+class ConvAdapter(Adapter):
     """The released code's residual convolution on the last feature map, pooled; signed output (no last ReLU)."""
 
     def __init__(self, features: int, width: int) -> None:
@@ -87,6 +100,10 @@ class ConvAdapter(nn.Module):
         self.norm = nn.BatchNorm2d(features)
         self.widen = nn.Identity() if width == features else nn.Linear(features, width, bias=False)
 
+    @property
+    def linear_path(self) -> nn.Module:
+        return self.widen
+
     def forward(self, features: Tensor, feature_map: Tensor | None) -> Tensor:
         if feature_map is None or feature_map.ndim != 4:
             raise BalcalError(
@@ -96,7 +113,7 @@ class ConvAdapter(nn.Module):
         return adapted
 
 
-class NoAdapter(nn.Module):
+class NoAdapter(Adapter):
     """The feature as it is."""
 
     def forward(self, features: Tensor, feature_map: Tensor | None) -> Tensor:
@@ -104,7 +121,7 @@ class NoAdapter(nn.Module):
 
 
 def largest_confidence(beta: float, num_classes: int) -> float:
-    """A feature at unit length along a column: logit beta there, -beta/(K-1) elsewhere.
+    """Of a unit feature along one column: its logit is beta there and -beta/(K-1) for the other classes.
 
     >>> round(largest_confidence(1, 10), 4), round(largest_confidence(10, 10), 4)
     (0.2524, 0.9999)

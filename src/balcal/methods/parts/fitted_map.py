@@ -1,4 +1,4 @@
-"""What fitted post-hoc maps share: the check of the held-out set, a map whose state is buffers, a careful minimiser."""
+"""What post-hoc methods share: the check of the held-out set, maps of log-probabilities, a careful minimiser."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ import torch
 from scipy.optimize import minimize
 from torch import Tensor, nn
 
-from balcal.core import BalcalError, check_labels, sum_dtype
+from balcal.core import BalcalError, Outputs, check_labels
 from balcal.metrics.inputs import LARGE, LOWEST, finite_scores
+from balcal.runtime.devices import sum_dtype
 
 STEEP = 1e-4
-"""A fit that ends on a slope above this has not arrived."""
+"""A fit that ends on a slope above this has not converged."""
 
 Objective = Callable[[Tensor], tuple[Tensor, Tensor]]
 """numbers -> (value, slope)"""
 
 
 def read_scores(scores: Tensor, who: str) -> Tensor:
-    """Held-out scores (N, K) in float64 on the CPU, lifted; -inf is the log of 0 and welcome, NaN and +inf are not."""
+    """Held-out scores (N, K) in float64 on the CPU, lifted; -inf is the log of 0 and allowed, NaN and +inf are not."""
     if len(scores) == 0:
         raise BalcalError(f"cannot fit `{who}` on an empty split: hold out some validation data")
     z = scores.detach().double().cpu()
@@ -38,7 +39,7 @@ def read_scores(scores: Tensor, who: str) -> Tensor:
 
 
 def check_size(scores: Tensor, who: str) -> None:
-    """For maps that take scores as they are: refuse such as have no digits left to tell them apart."""
+    """For maps that take scores as they are: refuse scores so large that their differences are lost in rounding."""
     best, second = scores.topk(2, dim=1).values.T
     size = float(torch.maximum(best.abs(), torch.where(second == -torch.inf, 0.0, best - second)).max())
     if size > LARGE:
@@ -48,13 +49,20 @@ def check_size(scores: Tensor, who: str) -> None:
 
 
 def check_held_out(
-    scores: Tensor, labels: Tensor, who: str, least: int = 10, each_class: str = "", as_they_are: bool = False
+    outputs: Outputs,
+    labels: Tensor,
+    who: str,
+    least: int = 10,
+    per_class: int = 0,
+    each_class: str = "",
+    as_they_are: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """The calibration set as the fits take it: float64 scores (N, K) and labels (N,), or one sentence on what is wrong.
 
-    `least` is the smallest set that the fit accepts. `each_class` names what is fitted for every class by itself, if
-    anything is: then every class must occur. `as_they_are`: a number added to all scores of a row makes a difference.
+    `least` is the smallest set that the fit accepts, or `per_class` samples times K. `each_class` names what is fitted
+    for every class by itself, if anything is: then every class must occur. `as_they_are`: see `PostHoc`.
     """
+    scores = outputs.log_probs()
     if scores.ndim != 2 or scores.shape[1] < 2 or labels.shape != scores.shape[:1]:
         raise BalcalError(
             f"cannot fit `{who}` on scores of shape {tuple(scores.shape)} and labels of shape {tuple(labels.shape)}: "
@@ -67,6 +75,7 @@ def check_held_out(
     check_labels(labels, k, "the calibration set")
     y = labels.long().cpu()
     instead = "hold out more data" if who == "ts" else "use `ts`, or hold out more data"
+    least = per_class * k or least
     if n < least:
         raise BalcalError(f"`{who}` needs at least {least} calibration samples for {k} classes, not {n}: {instead}")
     count = y.bincount(minlength=k)
@@ -83,23 +92,31 @@ def check_held_out(
     return z, y
 
 
-class FittedMap(nn.Module):
-    """Log-probabilities (N, K) -> log-probabilities (N, K). All that decides them is in buffers, in float64.
+class LogProbsMap(nn.Module):
+    """A map that reads only the fused log-probabilities (N, K), and returns calibrated ones."""
 
-    It computes in float64, where the device has it, and answers in the kind it was asked in.
+    def forward(self, outputs: Outputs) -> Tensor:
+        return self.of_log_probs(outputs.log_probs())
+
+    def of_log_probs(self, log_probs: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+class FittedMap(LogProbsMap):
+    """Log-probabilities (N, K) -> log-probabilities (N, K). All its state is in buffers, in float64.
+
+    It computes in float64, where the device has it, and returns the dtype that it was given.
     """
 
     varying: ClassVar[tuple[str, ...]] = ()
     """buffers whose last size depends on the calibration set; they take the size of what is loaded"""
-    as_they_are: ClassVar[bool] = False
-    """whether a number added to all scores of a row would change the answer"""
 
     def __init__(self, **state: Tensor) -> None:
         super().__init__()
         for name, value in state.items():
             self.register_buffer(name, value.double())
 
-    def forward(self, log_probs: Tensor) -> Tensor:
+    def of_log_probs(self, log_probs: Tensor) -> Tensor:
         scores = self.lifted(log_probs.to(sum_dtype(log_probs.device)))
         return self.calibrated(scores).to(log_probs.dtype)
 
@@ -111,9 +128,9 @@ class FittedMap(nn.Module):
 
     def extra_repr(self) -> str:
         """Few numbers as they are, of many only how many."""
-        told = {name: [round(x, 4) for x in value.flatten().tolist()] for name, value in self.named_buffers()}
-        few = {name: numbers[0] if len(numbers) == 1 else numbers for name, numbers in told.items()}
-        return ", ".join(f"{n}={v if len(told[n]) <= 4 else f'{len(told[n])} numbers'}" for n, v in few.items())
+        state = {name: [round(x, 4) for x in value.flatten().tolist()] for name, value in self.named_buffers()}
+        few = {name: numbers[0] if len(numbers) == 1 else numbers for name, numbers in state.items()}
+        return ", ".join(f"{n}={v if len(state[n]) <= 4 else f'{len(state[n])} numbers'}" for n, v in few.items())
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> FittedMap:
         try:
@@ -133,9 +150,9 @@ class FittedMap(nn.Module):
 
 
 def keep_top(log_probs: Tensor, scores: Tensor) -> Tensor:
-    """Log-probabilities whose largest stays where the scores have theirs, though rounding or a flat step made it a tie.
+    """Log-probabilities whose largest is where the scores have theirs, also where rounding or a flat step made a tie.
 
-    It is nudged by two of the smallest steps that its kind of number can take.
+    The largest is raised by two of the smallest steps of its dtype.
     """
     best = log_probs.amax(-1, keepdim=True) * (1 - 2 * torch.finfo(log_probs.dtype).eps)
     return log_probs.scatter(-1, scores.argmax(-1, keepdim=True), best)

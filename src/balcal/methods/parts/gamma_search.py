@@ -1,4 +1,4 @@
-"""Where does mean confidence meet delta times accuracy? Sums over an epoch, then one root.
+"""Solve mean confidence = delta times accuracy for gamma or beta: sums over an epoch, then one root.
 
 For a fixed grid of candidates (gamma, or a factor on beta) each batch adds its confidence and its correct answers:
 2 x 129 numbers whatever the data set's size. Sums of processes add up, and a half-finished epoch can be saved.
@@ -15,7 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from balcal.core import BalcalError, Record, Sums, sum_dtype
+from balcal.core import BalcalError, Record, Sums
+from balcal.runtime.devices import sum_dtype
 
 CELLS = 1 << 18
 """largest number of (candidate, sample, class) cells held at once"""
@@ -37,7 +38,7 @@ def start_sums(points: int, device: torch.device) -> Sums:
 
 def shares(gamma: float) -> tuple[float, float]:
     """Of the learnable classifier and of the fixed one. Above 1 gamma is a factor on the first one's logits, and the
-    other has no say: it would be subtracted.
+    other has no share: it would be subtracted.
 
     >>> shares(0.25), shares(3.0)
     ((0.25, 0.75), (3.0, 0.0))
@@ -139,7 +140,7 @@ def _add(sums: Sums, conf: Tensor, pick: Tensor, labels: Tensor) -> None:
 
 @dataclass(frozen=True)
 class Curve:
-    """Mean confidence and accuracy as functions of a dial, known on a grid and linear in between."""
+    """Mean confidence and accuracy as functions of gamma (or a factor), known on a grid and linear in between."""
 
     grid: Floats
     conf: Floats
@@ -156,7 +157,7 @@ class Curve:
         return Curve(grid.cpu().double().numpy(), conf, acc)
 
     def gap(self, delta: float) -> Floats:
-        """h = conf - delta acc: positive where the model is too sure of itself."""
+        """h = conf - delta acc: positive where the model is over-confident."""
         return self.conf - delta * self.acc
 
     def cautious(self, samples: float) -> Curve:
@@ -166,7 +167,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Solution:
-    """The dial's new setting, what holds there, and which rule chose it."""
+    """The solution, confidence and accuracy there, and which rule chose it."""
 
     value: float
     conf: float
@@ -182,8 +183,8 @@ def solve_gamma(curve: Curve, delta: float, guard: float = 0.01) -> Solution:
     """Gamma for the next epoch.
 
     - root: the largest g below 1 where conf(g) = delta acc(g), and accuracy is within `guard` of the standard head's;
-    - standard: no such g, and the standard head alone is not too confident: g = 1;
-    - closest: no such g, and it is too confident: the g of least |gap| that keeps the accuracy.
+    - standard: no such g, and the standard head alone is not over-confident: g = 1;
+    - closest: no such g, and it is over-confident: the g of least |gap| that keeps the accuracy.
 
     A bare argmin of |gap| would not do: an untrained ETF head has confidence = accuracy = 1/K, a fit of no use.
 
@@ -207,10 +208,10 @@ def solve_gamma(curve: Curve, delta: float, guard: float = 0.01) -> Solution:
 def solve_freely(
     tempered: Curve, sharpened: Curve, delta: float, guard: float = 0.01, samples: float = math.inf
 ) -> Solution:
-    """Gamma where it may exceed 1. Too confident a classifier is tempered by the other one, as above; too timid a one
-    is sharpened by itself: from 1 on, gamma is the factor on its logits, and the other one is out.
+    """Gamma where it may exceed 1. An over-confident classifier is tempered by the other one, as above. An
+    under-confident one is sharpened: from 1 on, gamma is a factor on its logits, and the other one has no share.
 
-    Ten right of ten do not vouch for a confidence of 100 %: of `samples` one more is taken to be right and one wrong.
+    Ten right of ten do not prove a confidence of 100 %: to `samples` one right and one wrong answer are added.
 
     >>> acc = np.array([0.9, 0.9, 0.9])
     >>> tempered = Curve(np.array([0, 0.5, 1]), np.array([0.2, 0.5, 0.7]), acc)

@@ -18,8 +18,8 @@ class Piecewise(FittedMap):
     With one row of pieces they serve all classes, and the order of the classes is kept: 1e-9 * p is added, and the
     largest stays the largest. With K rows each class has its own.
 
-    A frequency of exactly 0 or 1 says more than a finite set can know, and would make the NLL infinite: the table is
-    held between `floor` and 1 - `floor`, where floor is half a sample among all that a row of pieces was fitted on.
+    A frequency of exactly 0 or 1 would make the NLL infinite, and no finite set proves it. So values are kept between
+    `floor` and 1 - `floor`; the floor is half a sample among all that a row of pieces was fitted on.
     """
 
     varying: ClassVar[tuple[str, ...]] = ("edges", "left", "height", "slope")
@@ -46,16 +46,16 @@ class Piecewise(FittedMap):
         return len(self.edges) == 1
 
     def table(self, probs: Tensor) -> Tensor:
-        """(N, K) -> (N, K), as fitted: not yet held off 0 and 1, rows not yet summing to one."""
+        """(N, K) -> (N, K), as fitted: not yet kept off 0 and 1, rows not yet summing to one."""
         p = probs.reshape(1, -1) if self.pooled else probs.T.contiguous()
         piece = torch.searchsorted(self.edges.to(p), p)
         left, height, slope = (t.to(p).gather(1, piece) for t in (self.left, self.height, self.slope))
         q = height + slope * (p - left)
         return q.reshape(probs.shape) if self.pooled else q.T
 
-    def forward(self, log_probs: Tensor) -> Tensor:
-        told = super().forward(log_probs)
-        return keep_top(told, log_probs) if self.pooled else told
+    def of_log_probs(self, log_probs: Tensor) -> Tensor:
+        calibrated = super().of_log_probs(log_probs)
+        return keep_top(calibrated, log_probs) if self.pooled else calibrated
 
     def calibrated(self, scores: Tensor) -> Tensor:
         p = scores.softmax(-1)
