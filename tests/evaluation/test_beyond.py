@@ -15,8 +15,8 @@ from balcal.data.corruptions import CORRUPTIONS, corrupt
 from balcal.data.dataset import ImageSet
 from balcal.evaluation.beyond import evaluate_human
 from balcal.evaluation.judge import load
-from balcal.evaluation.ood import evaluate_outside, fitted_to
-from balcal.evaluation.other_images import Sitting
+from balcal.evaluation.ood import evaluate_ood, fitted_to
+from balcal.evaluation.other_images import RunPredictor
 from balcal.evaluation.shift import evaluate_shift
 from balcal.metrics.calibration import ece
 from balcal.runs import Run
@@ -30,10 +30,10 @@ def folder(tmp_path_factory):
     return trained("balcal", tmp_path_factory.mktemp("beyond"))
 
 
-def sitting(folder, posthoc=None):
+def predictor(folder, posthoc=None):
     run = Run.at(folder)
     method = run.recipe.method
-    return Sitting(run, method + registry.method(posthoc) if posthoc else method, CPU)
+    return RunPredictor(run, method + registry.method(posthoc) if posthoc else method, CPU)
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def fresh(folder):
 
 
 def test_a_set_is_what_the_model_says_of_the_corrupted_images(folder):
-    told = evaluate_shift(sitting(folder), NAMES)
+    told = evaluate_shift(predictor(folder), NAMES)
     _, test = registry.dataset("digits").load()
     model = load(folder, device="cpu")
     digits = registry.dataset("digits")
@@ -60,7 +60,7 @@ def test_a_set_is_what_the_model_says_of_the_corrupted_images(folder):
 
 
 def test_every_mean_is_over_what_it_says(folder):
-    told = evaluate_shift(sitting(folder), NAMES)
+    told = evaluate_shift(predictor(folder), NAMES)
     grid = {(row["corruption"], row["severity"]): row for row in told["sets"]}
     assert len(grid) == len(told["sets"]) == 10
     for figure in ("ece", "accuracy", "nll"):
@@ -81,7 +81,7 @@ def test_every_mean_is_over_what_it_says(folder):
 
 
 def test_interrupted_it_goes_on_where_it_was(fresh):
-    whole = evaluate_shift(sitting(fresh), NAMES)
+    whole = evaluate_shift(predictor(fresh), NAMES)
     for path in fresh.glob("predictions/shift-*"):
         path.unlink()
 
@@ -90,19 +90,19 @@ def test_interrupted_it_goes_on_where_it_was(fresh):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        evaluate_shift(sitting(fresh), NAMES, tick=power_cut)
-    again, asked = sitting(fresh), []
+        evaluate_shift(predictor(fresh), NAMES, tick=power_cut)
+    again, asked = predictor(fresh), []
     again.model.register_forward_pre_hook(lambda module, inputs: asked.append(len(inputs[0])))
     assert evaluate_shift(again, NAMES) == whole
     assert sum(asked) == 6 * whole["images"]  # four sets of ten were there
 
 
 def test_a_temperature_asks_the_network_nothing(fresh):
-    plain = evaluate_shift(sitting(fresh), NAMES)
+    plain = evaluate_shift(predictor(fresh), NAMES)
     for path in fresh.glob("checkpoints/weights-*"):
         path.rename(path.with_suffix(".away"))
     try:
-        scaled = evaluate_shift(sitting(fresh, "ts"), NAMES)
+        scaled = evaluate_shift(predictor(fresh, "ts"), NAMES)
     finally:
         for path in fresh.glob("checkpoints/*.away"):
             path.rename(path.with_suffix(".pt"))
@@ -113,16 +113,16 @@ def test_a_temperature_asks_the_network_nothing(fresh):
 
 def test_a_map_that_reads_outputs_has_predictions_of_its_own(tmp_path):
     folder = trained("balcal-fixed", tmp_path)
-    plain, refit = (evaluate_shift(sitting(folder, posthoc), NAMES[:1]) for posthoc in (None, "gamma"))
+    plain, refit = (evaluate_shift(predictor(folder, posthoc), NAMES[:1]) for posthoc in (None, "gamma"))
     assert plain["mean"]["nll"] != refit["mean"]["nll"]
-    assert plain == evaluate_shift(sitting(folder), NAMES[:1])
+    assert plain == evaluate_shift(predictor(folder), NAMES[:1])
 
 
 def test_sets_without_published_files_or_names_are_refused(folder):
     with pytest.raises(BalcalError, match="nobody has published corruptions of `digits`"):
-        evaluate_shift(sitting(folder), published=True)
+        evaluate_shift(predictor(folder), published=True)
     with pytest.raises(BalcalError, match="unknown corruption `fogg`; did you mean `fog`"):
-        evaluate_shift(sitting(folder), ["fogg"])
+        evaluate_shift(predictor(folder), ["fogg"])
 
 
 def test_defaults_come_from_the_catalog():
@@ -131,12 +131,12 @@ def test_defaults_come_from_the_catalog():
     assert registry.dataset("svhn").ood[:2] == ("cifar10", "cifar100")
 
 
-def test_an_outside_set_does_not_depend_on_the_others(fresh, tmp_path):
+def test_an_ood_set_does_not_depend_on_the_others(fresh, tmp_path):
     rng = np.random.default_rng(0)
     noise = rng.integers(0, 256, (60, 8, 8, 1), dtype=np.uint8)
     np.savez(tmp_path / "noise.npz", images=noise, labels=np.arange(60) % 3)
-    both = evaluate_outside(sitting(fresh), ["fashion", f"npz:{tmp_path / 'noise.npz'}"])
-    alone = evaluate_outside(sitting(fresh), ["fashion"])
+    both = evaluate_ood(predictor(fresh), ["fashion", f"npz:{tmp_path / 'noise.npz'}"])
+    alone = evaluate_ood(predictor(fresh), ["fashion"])
     assert alone["sets"]["fashion"] == both["sets"]["fashion"]
     assert both["mean"]["scores"]["confidence"]["auroc"] == pytest.approx(
         np.mean([told["scores"]["confidence"]["auroc"] for told in both["sets"].values()])
@@ -151,8 +151,8 @@ def test_an_outside_set_does_not_depend_on_the_others(fresh, tmp_path):
 
 @pytest.mark.parametrize(("method", "has_logits"), [("vanilla", True), ("balcal-logits", True), ("balcal", False)])
 def test_energy_is_told_where_there_are_logits(method, has_logits, tmp_path):
-    asked = sitting(trained(method, tmp_path))
-    scores = evaluate_outside(asked, ["fashion"])["sets"]["fashion"]["scores"]
+    asked = predictor(trained(method, tmp_path))
+    scores = evaluate_ood(asked, ["fashion"])["sets"]["fashion"]["scores"]
     assert set(scores) == {"confidence", "entropy"} | ({"energy"} if has_logits else set())
     if has_logits:
         test = asked.splits.test
@@ -166,7 +166,7 @@ def test_energy_is_told_where_there_are_logits(method, has_logits, tmp_path):
         assert torch.allclose(energies, fused.exp().sum(1).log().double(), atol=1e-4)
 
 
-def test_outside_images_are_brought_to_size_and_colour():
+def test_ood_images_are_brought_to_size_and_colour():
     like = ImageSet(torch.zeros(1, 32, 32, 3, dtype=torch.uint8), torch.zeros(1, dtype=torch.long))
     grey = ImageSet(torch.full((2, 28, 28, 1), 200, dtype=torch.uint8), torch.zeros(2, dtype=torch.long))
     padded = fitted_to(grey, like).images
@@ -178,11 +178,11 @@ def test_outside_images_are_brought_to_size_and_colour():
     assert bool((fitted_to(large, like).images == 77).all())
 
 
-def test_outside_of_itself_is_refused(folder):
-    with pytest.raises(BalcalError, match="cannot be outside of itself"):
-        evaluate_outside(sitting(folder), ["digits"])
-    with pytest.raises(BalcalError, match="no outside sets are known for `digits`: name some"):
-        evaluate_outside(sitting(folder))
+def test_a_data_set_is_not_ood_for_itself(folder):
+    with pytest.raises(BalcalError, match="cannot be out-of-distribution for itself"):
+        evaluate_ood(predictor(folder), ["digits"])
+    with pytest.raises(BalcalError, match="no OOD sets are known for `digits`: name some"):
+        evaluate_ood(predictor(folder))
 
 
 def test_people(folder, monkeypatch):
@@ -190,7 +190,7 @@ def test_people(folder, monkeypatch):
     votes = 0.8 * torch.nn.functional.one_hot(labels, 10).double() + 0.02
     known = replace(registry.dataset("digits"), votes=lambda: votes)
     monkeypatch.setattr(registry, "dataset", lambda name: known)
-    asked = sitting(folder)
+    asked = predictor(folder)
     told = evaluate_human(asked)
     log_probs = asked.test().log_probs.double()
     by_hand = -sum(q * p for q, p in zip(votes.flatten().tolist(), log_probs.flatten().tolist(), strict=True)) / 500
@@ -202,7 +202,7 @@ def test_people(folder, monkeypatch):
 
 def test_nobody_was_asked(folder):
     with pytest.raises(BalcalError, match="nobody has asked people"):
-        evaluate_human(sitting(folder))
+        evaluate_human(predictor(folder))
 
 
 def test_on_the_command_line(fresh, capsys):
