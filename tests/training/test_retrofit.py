@@ -15,7 +15,7 @@ from balcal.core import BalcalError
 from balcal.evaluation.judge import load_splits
 from balcal.registry import recipe
 from balcal.runs import Run
-from balcal.training.parents import FeatureBatches, fed_with_features, keep_features
+from balcal.training.parents import FeatureBatches, extract_features, fed_with_features
 from balcal.training.retrofit import recipe_on
 
 
@@ -76,7 +76,7 @@ def test_calibrates_keeps_accuracy_and_leaves_the_body_alone(overfitted):
 def test_features_are_those_of_the_body_in_use(overfitted):
     x, y = digits("val")
     model = balcal.wrap(deepcopy(overfitted).train(), 10, "balcal-auto+retrofit")
-    kept, labels = keep_features(model, FeatureBatches(x, y, 50))
+    kept, labels = extract_features(model, FeatureBatches(x, y, 50))
     assert model.training, "modes are as they were"
     with torch.no_grad():
         expected = overfitted[:4](x)
