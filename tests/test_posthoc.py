@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import balcal
 from balcal import registry
 from balcal.core import BalcalError, Outputs
-from balcal.methods.gamma import RefitGamma, Refused
+from balcal.methods.gamma import RefitGamma, RefittedGamma
 from balcal.methods.temperature import best_on_grid, solve_temperature
 
 AFTER = [name for name, each in registry.table("methods").items() if set(each.changes) == {"posthoc"}]
@@ -95,7 +95,7 @@ def test_no_other_gamma_is_better_on_held_out_data(seed, fusion):
     best = nll(fitted(outputs), y)
     assert best <= nll(outputs.log_probs(), y) + 1e-9, "not worse than the gamma it had"
     for other in np.linspace(0, 1 if fusion == "probs" else 8, 41):
-        assert best <= nll(Refused(float(other))(outputs), y) + 1e-7
+        assert best <= nll(RefittedGamma(float(other))(outputs), y) + 1e-7
 
 
 def test_gamma_by_balance_meets_the_accuracy():
@@ -119,7 +119,7 @@ def test_too_timid_a_classifier_is_sharpened_where_logits_are_fused():
 
 def test_an_unfitted_gamma_changes_nothing_and_one_classifier_has_none():
     outputs, y = two_heads(4, "probs")
-    assert torch.equal(Refused()(outputs), outputs.log_probs())
+    assert torch.equal(RefittedGamma()(outputs), outputs.log_probs())
     one = Outputs(outputs.logits[:1], torch.ones(1), torch.ones(1))
     with pytest.raises(BalcalError, match="only a model with two classifiers has a gamma"):
         RefitGamma().fit_outputs(one, y)

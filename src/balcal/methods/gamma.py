@@ -26,7 +26,7 @@ POINTS = 129
 """candidates for gamma up to 1, and as many above"""
 
 
-class Refused(OutputsMap):
+class RefittedGamma(OutputsMap):
     """Both branches fused anew; with the head's own weights until a gamma was fitted."""
 
     gamma: Tensor
@@ -53,7 +53,7 @@ class RefitGamma:
         check_settings(self, "posthoc")
 
     def identity(self, num_classes: int) -> nn.Module:
-        return Refused()
+        return RefittedGamma()
 
     def fit(self, log_probs: Tensor, labels: Tensor) -> nn.Module:
         raise BalcalError("`gamma` needs the logits of both classifiers, not only their prediction: give it a model")
@@ -63,7 +63,7 @@ class RefitGamma:
             raise BalcalError("only a model with two classifiers has a gamma: use `ts`, or train with `balcal`")
         _, labels = check_held_out(outputs.log_probs(), labels, "gamma")
         wide = replace(outputs, logits=outputs.logits.cpu().double(), weights=outputs.weights.cpu().double())
-        return Refused(self._by_nll(wide, labels) if self.by == "nll" else self._by_balance(wide, labels))
+        return RefittedGamma(self._by_nll(wide, labels) if self.by == "nll" else self._by_balance(wide, labels))
 
     def _by_nll(self, outputs: Outputs, labels: Tensor) -> float:
         def nll(gamma: float) -> float:
