@@ -118,7 +118,7 @@ def test_calibrate_arrays(tmp_path, capsys):
     held, new, out_file = (str(tmp_path / f"{name}.npz") for name in ("held", "new", "out"))
     code, out, _ = balcal_cli("calibrate", held, "--with", "ts", capsys=capsys)
     assert code == 0
-    assert "judge it on other samples" in out
+    assert "evaluate it on other samples" in out
     code, out, err = balcal_cli("calibrate", held, "--with", "ts", "--apply", new, "--out", out_file, capsys=capsys)
     assert code == 0, err
     assert "ts against no calibration: accuracy the same, NLL better" in out

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 import balcal
 from balcal.core import BalcalError
 from balcal.data.splits import loader_digest
-from balcal.evaluation.beyond import Asked, evaluate_beyond
+from balcal.evaluation.beyond import BeyondOptions, evaluate_beyond
 from balcal.evaluation.judge import branch_predictions, evaluate
 from balcal.registry import method, recipe
 from balcal.report import write_report
@@ -43,7 +43,9 @@ def runs(tmp_path_factory):
         held = Run.at(run)
         asked = held.recipe.method + method("ts")
         evaluate(held, asked, torch.device("cpu"))
-        evaluate_beyond(held, asked, torch.device("cpu"), Asked(True, True, False, False, ("fog",), ("fashion",)), True)
+        evaluate_beyond(
+            held, asked, torch.device("cpu"), BeyondOptions(True, True, False, False, ("fog",), ("fashion",)), True
+        )
     return found
 
 
