@@ -27,7 +27,7 @@ from balcal.data.batches import LoaderBatches
 from balcal.data.dataset import ImageSet, keep
 from balcal.registry import dataset, recipe
 from balcal.training.fit import train_recipe
-from balcal.training.parents import keep_features
+from balcal.training.parents import extract_features
 from balcal.training.retrofit import retrofit_run
 
 FIGURES = ("accuracy", "mean_confidence", "ece", "ece_interval", "floor_mean", "nll")
@@ -94,7 +94,7 @@ def features(network: nn.Module, images: DataLoader[Any]) -> DataLoader[Any]:
     """Compute the encoder's features once; the rest of the script trains on them."""
     model = balcal.wrap(deepcopy(network), 10, "vanilla")
     return DataLoader(
-        TensorDataset(*keep_features(model, LoaderBatches(images, torch.device("cpu"), 0))), batch_size=500
+        TensorDataset(*extract_features(model, LoaderBatches(images, torch.device("cpu"), 0))), batch_size=500
     )
 
 

@@ -21,7 +21,7 @@ from balcal.data.own_images import is_own_images, own_images
 from balcal.methods.vanilla import VANILLA
 from balcal.recipe import ROLES, THE_REST, Method, Recipe, Task
 from balcal.runtime.names import unknown
-from balcal.runtime.values import adapter, check_value, declared, misfit, plain
+from balcal.runtime.values import adapter, as_python, check_value, declared, misfit
 from balcal.tasks.own_images import foreign_task
 
 KINDS = {
@@ -216,7 +216,7 @@ def _changed(record: Any, root: str, name: str, value: Any) -> Any:
         value = [part for part in value.strip("()[] ").split(",") if part.strip()]
     setting = f"{root}.{name}"
     try:
-        valid = adapter(wanted).validate_python(plain(value), strict=not typed)
+        valid = adapter(wanted).validate_python(as_python(value), strict=not typed)
     except ValidationError as error:
         raise misfit(setting, str(value), error) from None
     return replace(record, **{name: check_value(setting, valid, wanted, allowed)})

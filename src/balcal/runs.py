@@ -1,22 +1,22 @@
-"""The run folder. Its address is computed from the recipe, so the same question finds the same answer.
+"""The run folder. Its address is computed from the recipe, so the same recipe always finds the same run.
 
-checkpoints/state-e0015-s000000.*  everything needed to go on from here: the truth while the run is trained
-checkpoints/finished.*.json        the truth once it is: history, seals of the weights, digests of the data
+checkpoints/state-e0015-s000000.*  everything needed to resume, while the run is trained
+checkpoints/finished.*.json        once it is finished: history, checksums of the weights, digests of the data
 checkpoints/weights-e0007.*.pt     the model after its best epoch
-predictions/val.npz, test.npz      log_probs (N, K) and labels (N,), their role, and what they were made from
-predictions/shift-*, outside-*     the same for corrupted test images and for images from elsewhere, and energies
-predictions/test-branch0.npz, ...  what each classifier says by itself, where there are two
-metrics.json                       functions of the predictions
+predictions/val.npz, test.npz      log_probs (N, K) and labels (N,), their split, and what they were made from
+predictions/shift-*, outside-*     the same for corrupted test images and for OOD sets, and energies
+predictions/test-branch0.npz, ...  predictions of each classifier by itself, where there are two
+metrics.json                       figures of the test predictions
 shift.json, ood.json, human.json   figures beyond the test split
-recipe.json                        what was asked
-data.json                          size, digest and use of each role of the data, and what they have in common
+recipe.json                        the recipe
+data.json                          size, digest and use of each split, and which images are in two of them
 history.jsonl                      one line per epoch, the same bits however often the run was interrupted
 log.txt, environment.json          when, where, with which versions
-seconds.json                       spent in the loop, one number for each session that ended in good order
+seconds.json                       spent in the loop, one number for each session that was not killed
 
-Every file under checkpoints has its checksum in its name. What decides a result is read from there and nowhere else;
-predictions and figures are used only if they say that they come from this recipe, these weights and these images.
-recipe.json says which recipe a folder is of. The rest is for people, and is written anew from the truth.
+Every file under checkpoints has its checksum in its name. Whatever decides a result is read from there and nowhere
+else. Predictions and figures are used only if they say that they come from this recipe, these weights and these images.
+recipe.json says which recipe a folder is of. The rest is for people, and is rewritten from the checkpoints.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import json
 import platform
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -63,10 +63,10 @@ class Run(Folder):
 
     @staticmethod
     def at(path: Path, say: Callable[[str], None] = print) -> Run:
-        """The run that lives in a folder."""
+        """The run in a folder."""
         try:
-            asked = json.loads((path / "recipe.json").read_text())
-            names, written = asked["names"], asked["fingerprint"]
+            stored = json.loads((path / "recipe.json").read_text())
+            names, written = stored["names"], stored["fingerprint"]
             task, method, seed, overrides = (names[key] for key in ("task", "method", "seed", "overrides"))
             if not isinstance(seed, int) or not all(isinstance(text, str) for text in (task, method, *overrides)):
                 raise ValueError("not names")
@@ -86,7 +86,7 @@ class Run(Folder):
         return self._ending() is not None
 
     def ending(self) -> Finished:
-        """How training ended. Only a finished run may be judged."""
+        """How training ended; an error if the run is not finished."""
         found = self._ending()
         if found is None:
             raise BalcalError(f"{self.path} is not finished: `balcal train` goes on with it")
@@ -98,14 +98,14 @@ class Run(Folder):
             try:
                 ended = Finished.of(json.loads(read_sealed(path)))
             except (BalcalError, ValueError, KeyError, TypeError, AttributeError):
-                continue  # damaged: training has nothing left to do but to write it anew
+                continue  # damaged: training again has only this file to write
             if ended.fingerprint != self.fingerprint:
                 raise BalcalError(f"{path} belongs to another recipe: move it away, or choose another folder")
             return ended
         return None if found else self._ending_before_records()
 
     def _ending_before_records(self) -> Finished | None:
-        """Of a run that an earlier version finished, which kept no record but has its last state."""
+        """From the last state of a run that an earlier version finished, without a record of it."""
         try:
             state = self._newest_state(lambda path, error: None)
         except BalcalError:
@@ -117,7 +117,7 @@ class Run(Folder):
         return Finished(self.fingerprint, state["history"], seals, data if is_manifest(data) else None)
 
     def finish(self, history: list[Record], data: dict[str, Any]) -> None:
-        """Write down that training is over, and what it left. Nothing is changed if that is written already."""
+        """Record that training is over, and its results. Changes nothing if that is recorded already."""
         ended = Finished(self.fingerprint, history, dict(self.seals or {}), data)
         self.forget_states()
         written = save_sealed_json(self.checkpoints, FINISHED, ended.as_dict())
@@ -126,10 +126,10 @@ class Run(Folder):
                 other.unlink(missing_ok=True)
 
     def write_for_people(self) -> None:
-        """What can be read without balcal, from the truth; a file that was lost or altered is written anew."""
+        """Write the files that people read, from the checkpoints, where they are missing or differ."""
         ended = self.ending()
         self.write_history(ended.history)
-        self._write_text("recipe.json", self._asked())
+        self._write_text("recipe.json", self._recipe_json())
         if ended.data is not None:
             self._write_text("data.json", ended.data)
 
@@ -149,13 +149,13 @@ class Run(Folder):
         return super().load_weights(epoch)
 
     def lacks(self, plan: Plan) -> bool:
-        """Whether epochs are over whose weights this plan would have kept, and they were not."""
+        """Whether weights that this plan keeps are missing, of epochs that are over."""
         ended = self._ending()
         done = len(ended.history) if ended else self.epochs()
         return not plan.kept(done) <= set(self.kept())
 
     def start_over(self) -> None:
-        """Forget how far it got; the same recipe comes to the same bits again.
+        """Remove checkpoints, predictions and figures; training the recipe again gives the same bits.
 
         In this order, so that a process that dies half-way leaves either a run to start over or one to train.
         """
@@ -168,35 +168,30 @@ class Run(Folder):
         self.seals = None
 
     def begin(self, device: torch.device, data: dict[str, Any]) -> None:
-        """Write down what is asked, and where it is being answered."""
-        self._write_text("recipe.json", self._asked())
+        """Write recipe, data and environment, before the first step."""
+        self._write_text("recipe.json", self._recipe_json())
         self._write_text("data.json", data)
         self.write_json("environment.json", environment(device))
 
-    def _asked(self) -> dict[str, Any]:
+    def _recipe_json(self) -> dict[str, Any]:
         recipe = self.recipe
-        names = {
-            "task": recipe.task.name,
-            "method": recipe.method.name,
-            "seed": recipe.seed,
-            "overrides": list(recipe.overrides),
-        }
-        asked = {"names": names, "fingerprint": self.fingerprint, "recipe": describe(recipe)}
+        names: dict[str, Any] = {"task": recipe.task.name, "method": recipe.method.name, "seed": recipe.seed}
+        names["overrides"] = list(recipe.overrides)
+        content = {"names": names, "fingerprint": self.fingerprint, "recipe": describe(recipe)}
         if recipe.parent:
-            asked["parent"] = recipe.parent.address()
-        return asked
+            content["parent"] = recipe.parent.address()
+        return content
 
     def data(self) -> dict[str, Any] | None:
-        """The roles of the data that this run was trained with; None for runs that are older than their record."""
+        """The splits that this run was trained with; None for runs that are older than this record."""
         return self.ending().data
 
     def environment(self) -> dict[str, Any]:
-        """Of the session that last began to train."""
-        found: dict[str, Any] = _read_json(self.path / "environment.json")
-        return found
+        """The environment of the last session that trained here."""
+        return dict(_read_json(self.path / "environment.json"))
 
     def check_data(self, manifest: dict[str, Any]) -> None:
-        """The data must be what it was when the run was trained."""
+        """Raise an error if the data is not what it was when the run was trained."""
         written = self.data()
         for role, now in manifest["roles"].items() if written else ():
             then = self.ending().digest(role)
@@ -207,7 +202,7 @@ class Run(Folder):
                 )
 
     def seconds(self) -> list[float]:
-        """Spent in the loop by each session; a killed one leaves none, and older runs have no record."""
+        """Seconds in the loop, one number per session; a killed session leaves none, and older runs have no record."""
         spent = _read_json(self.path / "seconds.json", list)
         return [float(each) for each in spent if isinstance(each, int | float)]
 
@@ -222,10 +217,10 @@ class Run(Folder):
             with open(self.path / "log.txt", "a") as file:
                 file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}\n")
         except OSError:
-            pass  # the log is a courtesy; checkpoints speak up when the disk is full
+            pass  # the log can be done without; saving a checkpoint reports a full disk
 
     def made_from(self, name: str, epoch: int | None = None, **more: Any) -> MadeFrom:
-        """What a file of figures or predictions must come from: the chosen epoch and the test images, unless said."""
+        """What a file of figures or predictions must come from: by default the chosen epoch and the test images."""
         ended = self.ending()
         epoch = self.chosen if epoch is None else epoch
         if epoch not in ended.weights:
@@ -249,19 +244,19 @@ class Run(Folder):
     def _predictions(self, stem: str) -> Path:
         return self.path / "predictions" / f"{stem}.npz"
 
-    def write_figures(self, name: str, figures: dict[str, Any], method: Method, epoch: int) -> None:
+    def write_figures(self, name: str, figures: Mapping[str, Any], method: Method, epoch: int) -> None:
         """Figures of the test split, or of images made from it, after a method's post-hoc map."""
         made = self.made_from(name, epoch, posthoc=fingerprint(method.posthoc))
         write_figures(self.path / f"{name}.json", figures, made)
 
     def read_figures(self, name: str, method: Method, epoch: int) -> dict[str, Any] | None:
-        return read_figures(
-            self.path / f"{name}.json", self.made_from(name, epoch, posthoc=fingerprint(method.posthoc))
-        )
+        """What `write_figures` wrote, or None."""
+        made = self.made_from(name, epoch, posthoc=fingerprint(method.posthoc))
+        return read_figures(self.path / f"{name}.json", made)
 
 
 def _read_json(path: Path, kind: type = dict) -> Any:
-    """A file for people, if it is there and of this kind; else an empty one."""
+    """The content of a JSON file, if it is there and of this kind; else an empty one."""
     try:
         found = json.loads(path.read_text())
     except (OSError, ValueError):
@@ -270,6 +265,7 @@ def _read_json(path: Path, kind: type = dict) -> Any:
 
 
 def environment(device: torch.device) -> dict[str, Any]:
+    """Versions, machine and time, for environment.json."""
     from balcal import __version__
 
     return {
@@ -286,14 +282,15 @@ def environment(device: torch.device) -> dict[str, Any]:
 
 @cache
 def commit() -> str | None:
-    """The commit of this code, with `-dirty` if it was changed since; None if it is not in a repository of its own."""
-    here = Path(__file__).parent
-    for question in (
-        ["ls-files", "--error-unmatch", "runs.py"],
-        ["describe", "--always", "--exclude=*", "--dirty", "--abbrev=40"],
-    ):
-        try:
-            told = subprocess.run(["git", *question], cwd=here, capture_output=True, text=True, timeout=10, check=True)
-        except (OSError, subprocess.SubprocessError):
-            return None
-    return told.stdout.strip()
+    """The commit of this code, with `-dirty` if files were changed since; None if this file is in no git repository."""
+    this = Path(__file__)
+
+    def git(*arguments: str) -> str:
+        settings: dict[str, Any] = {"cwd": this.parent, "capture_output": True, "text": True, "timeout": 10}
+        return str(subprocess.run(["git", *arguments], check=True, **settings).stdout).strip()
+
+    try:
+        git("ls-files", "--error-unmatch", this.name)
+        return git("describe", "--always", "--exclude=*", "--dirty", "--abbrev=40")
+    except (OSError, subprocess.SubprocessError):
+        return None

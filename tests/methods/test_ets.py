@@ -6,7 +6,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from posthoc_helper import calibrated, held_out, needs_vectors, nll, vector
+from posthoc_helper import calibrated, held_out, nll, vector
+from shared_files import needs_vectors
 
 from balcal.core import Outputs
 from balcal.methods.ets import EnsembleTemperatureScaling

@@ -6,7 +6,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from posthoc_helper import held_out, needs_vectors, vector
+from posthoc_helper import held_out, vector
+from shared_files import needs_vectors
 
 from balcal.core import Outputs
 from balcal.methods.histogram import HistogramBinning

@@ -4,7 +4,8 @@ import math
 
 import pytest
 import torch
-from posthoc_helper import calibrated, held_out, needs_vectors, nll, vector
+from posthoc_helper import calibrated, held_out, nll, vector
+from shared_files import needs_vectors
 
 from balcal.core import Outputs
 from balcal.methods import scaling

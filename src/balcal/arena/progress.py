@@ -17,7 +17,7 @@ from balcal.arena.jobs import Outcome
 from balcal.recipe import Recipe
 from balcal.runs import Run
 from balcal.runtime.names import plain
-from balcal.runtime.progress import in_words
+from balcal.runtime.progress import time_left
 
 
 class Watch:
@@ -85,7 +85,7 @@ class Watch:
         known = {name: sum(paces) / len(paces) for name, paces in self.pace.items()}
         usual = sum(known.values()) / len(known) if known else gone * min(self.workers, len(self.runs)) / new
         seconds = sum(n * known.get(self.left_over[path].recipe.method.name, usual) for path, n in todo.items())
-        return in_words(seconds / min(self.workers, len(todo)))
+        return time_left(seconds / min(self.workers, len(todo)))
 
     def _look(self) -> None:
         """Every second on a terminal, every minute elsewhere."""

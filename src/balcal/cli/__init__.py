@@ -1,4 +1,4 @@
-"""The command line: thin verbs. Results go to stdout, messages to stderr; exit code 0 only on success."""
+"""The command line. Results go to stdout, messages to stderr; the exit code is 0 only on success."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ __all__ = ["app", "main", "train", "use"]
 def _say(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, file: Any = None, line: Any = None
 ) -> None:
-    """A warning is a sentence too, on stderr; those of other people's libraries say where they come from."""
+    """Print a warning as one sentence on stderr; those of other libraries with the place they come from."""
     ours = Path(filename).is_relative_to(Path(__file__).parents[1])
-    told = f"balcal: {message}" if ours else f"{filename}:{lineno}: {category.__name__}: {message}"
-    print(plain(told), file=sys.stderr)
+    sentence = f"balcal: {message}" if ours else f"{filename}:{lineno}: {category.__name__}: {message}"
+    print(plain(sentence), file=sys.stderr)
 
 
 def main(run: Callable[[], Any] = app) -> None:
-    """Errors that the user can mend are one sentence; anything else is ours, and keeps its traceback."""
+    """Run a command. An error that the user can correct is one sentence; any other keeps its traceback."""
     warnings.showwarning = _say
     try:
         run()

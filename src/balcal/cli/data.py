@@ -1,4 +1,4 @@
-"""What there is of a data set on this machine, how a task divides it, and what it looks like."""
+"""`balcal data`: the files of a data set on this machine, the splits of a task, and a contact sheet."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from balcal import registry
+from balcal.cli.text import render_table
 from balcal.core import BalcalError
 from balcal.data.dataset import Dataset
 from balcal.data.locate import StoredFiles, verify
@@ -21,7 +22,7 @@ Stock = dict[str, Any]
 
 
 def take_stock(name: str, sheet: Path | None = None) -> Stock:
-    """Of a task, a data set or a set of corruptions, by name. Fetches what is missing, if that is allowed."""
+    """Describe a task, a data set or a set of corruptions. Downloads what is missing, unless offline."""
     tasks, datasets = registry.table("tasks"), registry.table("datasets")
     if name in SHIFTS:
         if sheet:
@@ -32,17 +33,17 @@ def take_stock(name: str, sheet: Path | None = None) -> Stock:
     task = registry.task(name) if is_own_images(name) or name in tasks else None
     dataset = registry.dataset(task.dataset if task else name)
     train, test = dataset.load()
-    told = _described(dataset) | {"stored": [_files_of(stored) for stored in dataset.stored]}
-    told["ood"] = {other: _is_here(registry.dataset(other)) for other in dataset.ood}
+    stock = _described(dataset) | {"stored": [_files_of(stored) for stored in dataset.stored]}
+    stock["ood"] = {other: _is_here(registry.dataset(other)) for other in dataset.ood}
     shown = train if len(train) else test
     if task:
         splits = load_splits(task)
-        told["task"] = _asked(task) | manifest(splits)
+        stock["task"] = _described_task(task) | manifest(splits)
         shown = splits.train
     if sheet:
         count = contact_sheet(shown, dataset.names() if dataset.names else dataset.classes, sheet)
-        told["sheet"] = {"path": str(sheet), "classes": count}
-    return told
+        stock["sheet"] = {"path": str(sheet), "classes": count}
+    return stock
 
 
 def _described(dataset: Dataset) -> Stock:
@@ -58,7 +59,7 @@ def _described(dataset: Dataset) -> Stock:
     }
 
 
-def _asked(task: Task) -> Stock:
+def _described_task(task: Task) -> Stock:
     return {"name": task.name, "backbone": task.backbone, "augment": task.augment, "split_seed": task.split_seed}
 
 
@@ -86,7 +87,7 @@ def _is_here(dataset: Dataset) -> bool:
 
 
 def stock_list() -> Stock:
-    """Of everything in the catalog: whether it is here, and where it comes from."""
+    """Every data set of the catalog: whether it is on this machine, and where it comes from."""
     rows = {}
     for name, dataset in registry.table("datasets").items():
         here = "in the package" if not dataset.stored else "here" if _is_here(dataset) else "missing"
@@ -96,9 +97,11 @@ def stock_list() -> Stock:
     return rows
 
 
-def in_words(stock: Stock) -> str:
+def render_stock(stock: Stock) -> str:
+    """The text of `take_stock` or `stock_list`."""
     if "dataset" not in stock:
-        return "\n".join(f"{name:<17} {row['state']:<15} {row['source']}" for name, row in stock.items())
+        rows = [[name, row["state"], row["source"]] for name, row in stock.items()]
+        return render_table(["data set", "state", "source"], rows)
     lines = [stock["dataset"]]
     if "parts" in stock:
         parts = " + ".join(f"{count:,}" for count in stock["parts"].values())
@@ -111,7 +114,7 @@ def in_words(stock: Stock) -> str:
         lines.append(f"  {stored['name']:<9} {stored['path']}: {len(stored['files'])} files, {size / 1e6:.1f} MB{sums}")
     lines += [f"  source    {stock['source']}", f"  licence   {stock['licence']}"]
     if stock.get("ood"):
-        lines.append("  unlike it " + ", ".join(n + ("" if here else " (missing)") for n, here in stock["ood"].items()))
+        lines.append("  OOD sets  " + ", ".join(n + ("" if here else " (missing)") for n, here in stock["ood"].items()))
     if task := stock.get("task"):
         lines.append(f"\ntask {task['name']}: {task['backbone']}, augmentation {task['augment']}")
         for role, part in task["roles"].items():

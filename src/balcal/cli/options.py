@@ -1,4 +1,4 @@
-"""The program `balcal` and the options that its verbs share. Nothing heavy is imported: `--help` answers at once."""
+"""The program `balcal` and the options that its verbs share. It imports nothing heavy, so `--help` is fast."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ app = typer.Typer(
 )
 
 
-def _stay_offline(told: bool) -> bool:
-    if told:
+def _stay_offline(offline: bool) -> bool:
+    if offline:
         os.environ["BALCAL_OFFLINE"] = "1"  # for this process and those that it starts
-    return told
+    return offline
 
 
 Json = Annotated[bool, typer.Option("--json", help="Print a machine-readable result on stdout.")]
@@ -35,6 +35,6 @@ Kind = Annotated[str | None, typer.Option("--as", help="What an array is whose n
 Offline = Annotated[bool, typer.Option("--offline", callback=_stay_offline, help="Never use the network.")]
 Track = Annotated[
     list[str] | None,
-    typer.Option("--track", help="Tell others of each epoch: csv:FILE, tensorboard:DIR, mlflow:URI, wandb:PROJECT."),
+    typer.Option("--track", help="Send each epoch to a tracker: csv:FILE, tensorboard:DIR, mlflow:URI, wandb:PROJECT."),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]

@@ -1,4 +1,4 @@
-"""Calibrating predictions that are in files: fit on one, apply to another, show what changed."""
+"""`balcal calibrate` for predictions in files: fit a post-hoc method on one, apply it to another, compare."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from balcal.runtime.files import write_atomic
 
 
 @dataclass(frozen=True)
-class Calibrated:
-    """What a post-hoc method made of predictions: on the set it was fitted on, and on another, if one was given."""
+class CalibrationResult:
+    """What a post-hoc method changes: on the predictions it was fitted on, and on others, if given."""
 
     method: str
     fitted: str
@@ -34,7 +34,7 @@ class Calibrated:
     difference: Comparison | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        told: dict[str, Any] = {
+        result: dict[str, Any] = {
             "method": self.method,
             "fitted": self.fitted,
             "fit_nll": list(map(_known, self.fit_nll)),
@@ -42,56 +42,52 @@ class Calibrated:
         for name in ("before", "after", "difference"):
             part = getattr(self, name)
             if part is not None:
-                told[name] = part.as_dict()
-        return told
+                result[name] = part.as_dict()
+        return result
 
     def __str__(self) -> str:
         lines = [
             f"{self.method}: {self.fitted}, NLL where it was fitted {self.fit_nll[0]:.4f} -> {self.fit_nll[1]:.4f}"
         ]
         if self.difference is None:
-            return lines[0] + "\n(judge it on other samples: --apply FILE.npz)"
+            return lines[0] + "\n(evaluate it on other samples: --apply FILE.npz)"
         return "\n".join([*lines, "before", str(self.before), "after", str(self.after), str(self.difference)])
 
 
 def calibrate_arrays(
     source: str, method: str, apply: str | None, labels: str | None, kind: str | None, out: Path | None
-) -> Calibrated:
-    """Fit on the predictions in `source`; calibrate and judge those in `apply`; write them to `out`."""
+) -> CalibrationResult:
+    """Fit on the predictions in `source`; calibrate and evaluate those in `apply`; write them to `out`."""
     held_out = read_source(source, labels, kind).predictions().for_fitting()
     fitted = spec_of(method).fit(Outputs.of(held_out.log_probs), held_out.labels)
-    told = {"method": method, "fitted": str(fitted), "fit_nll": _nll(held_out, fitted)}
+    fit_nll = _nll(held_out, fitted)
     if apply is None:
         if out is not None:
             raise BalcalError("--out needs --apply: say which predictions are to be calibrated")
-        return Calibrated(**told)  # type: ignore[arg-type]
+        return CalibrationResult(method, str(fitted), fit_nll)
     others = read_source(apply, kind=kind).predictions()
     if torch.equal(others.labels, held_out.labels) and torch.equal(others.log_probs, held_out.log_probs):
-        raise BalcalError(f"{apply} holds the very predictions that were fitted on: judge on other samples")
+        raise BalcalError(f"{apply} holds the very predictions that were fitted on: evaluate on other samples")
     if others.log_probs.shape[1] != held_out.log_probs.shape[1]:
         raise BalcalError(f"{apply} has {others.log_probs.shape[1]} classes, {source} {held_out.log_probs.shape[1]}")
     with torch.no_grad():
         calibrated = Predictions(fitted(Outputs.of(others.log_probs)), others.labels, others.role)
-    judged = Calibrated(
-        **told,  # type: ignore[arg-type]
-        before=verdict(others),
-        after=verdict(calibrated),
-        difference=compare(others, calibrated, names=("no calibration", method)),
-    )
+    difference = compare(others, calibrated, names=("no calibration", method))
+    result = CalibrationResult(method, str(fitted), fit_nll, verdict(others), verdict(calibrated), difference)
     if out is not None:
         buffer = io.BytesIO()
         np.savez(buffer, probs=calibrated.probs.numpy(), labels=calibrated.labels.numpy())
         write_atomic(out, buffer.getvalue())
-    return judged
+    return result
 
 
 def _nll(held_out: Predictions, fitted: torch.nn.Module) -> tuple[float, float]:
     with torch.no_grad():
         after = Predictions(fitted(Outputs.of(held_out.log_probs)), held_out.labels)
-    before, now = (float(losses(read_predictions(told)).mean()) for told in (held_out, after))
+    before, now = (float(losses(read_predictions(each)).mean()) for each in (held_out, after))
     return before, now
 
 
 def _known(value: float) -> float | None:
-    """JSON knows no infinity."""
+    """None for infinity, which JSON does not have."""
     return value if math.isfinite(value) else None

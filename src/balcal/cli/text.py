@@ -1,37 +1,38 @@
-"""What the command line prints, for people or (--json) for programs. Libraries are imported when they are needed.
+"""What the command line prints, as text or (--json) as JSON. Libraries are imported when they are needed.
 
-Tables beyond the test split, as text of at most 120 columns.
+`print_*` prints, `render_*` returns text. Text has at most 120 columns.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from inspect import getdoc
+from itertools import zip_longest
+from shutil import get_terminal_size
+from textwrap import wrap
 from typing import IO, TYPE_CHECKING, Any
 
 from balcal.runtime.names import plain, plain_lines
 
 if TYPE_CHECKING:
-    from rich.console import Console
-from collections.abc import Sequence
+    from balcal.evaluation.beyond import BeyondFigures, HumanFigures
+    from balcal.evaluation.judge import RunFigures
+    from balcal.evaluation.ood import OodFigures
+    from balcal.evaluation.shift import ShiftFigures
+
+NARROWEST = 20
+"""columns that a wrapped cell has at least, however narrow the terminal is"""
 
 
 def say(text: object, file: IO[str] | None = None) -> None:
-    """Print; what a terminal would obey instead of showing it is written out."""
+    """Print a text with its control characters written out."""
     print(plain_lines(text), file=file)
 
 
-def console(**settings: Any) -> Console:
-    """Where tables are printed: names in them are text, not mark-up."""
-    from rich.console import Console
-
-    return Console(markup=False, highlight=False, emoji=False, **settings)
-
-
-def print_json(told: Any) -> None:
-    say(json.dumps(told, indent=2, ensure_ascii=False))
+def print_json(result: Any) -> None:
+    say(json.dumps(result, indent=2, ensure_ascii=False))
 
 
 def print_list(kind: str, as_json: bool, every: bool = False) -> None:
@@ -80,17 +81,43 @@ def print_method(name: str, as_json: bool) -> None:
         say(f"\n{module.__doc__}")
 
 
-def print_table(titles: list[str], rows: list[list[str]], title: str = "") -> None:
-    """Columns that fit the terminal; the last one wraps."""
-    from rich.table import Table
+def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> None:
+    """Print a table that fits the terminal: the last column wraps."""
+    say(render_table(titles, rows, title, width=get_terminal_size().columns))
 
-    table = Table(title=plain(title) or None, title_justify="left", box=None, pad_edge=False)
-    for number, name in enumerate(titles):
-        numeric = all(row[number][:1] in "+-0123456789" for row in rows if row[number])
-        table.add_column(plain(name), justify="right" if numeric else "left", no_wrap=number < len(titles) - 1)
-    for row in rows:
-        table.add_row(*map(plain, row))
-    console().print(table)
+
+def render_table(
+    titles: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    title: str = "",
+    width: int | None = None,
+    limits: Mapping[str, int] | None = None,
+) -> str:
+    """Columns with two spaces between them: words to the left, numbers to the right.
+
+    A column wraps at its width in `limits`; the last one wraps so that the table has at most `width` columns.
+
+    >>> print(render_table(["name", "ECE %"], [["vanilla", "8.10"], ["balcal", "12.00"]]))
+    name     ECE %
+    vanilla   8.10
+    balcal   12.00
+    """
+    lines = [[plain(cell) for cell in row] for row in (titles, *rows)]
+    columns = list(zip(*lines, strict=True))
+    widths = [max(map(len, cells)) for cells in columns]
+    for name, limit in (limits or {}).items():
+        widths[titles.index(name)] = min(widths[titles.index(name)], limit)
+    if width is not None:
+        left = width - sum(widths[:-1]) - 2 * len(widths[:-1])
+        widths[-1] = min(widths[-1], max(left, NARROWEST))
+    numeric = [all(cell[0] in "+-0123456789" for cell in cells[1:] if cell) for cells in columns]
+    text = [plain(title)] if title else []
+    for line in lines:
+        wrapped = [wrap(cell, max(wide, 1), break_on_hyphens=False) for cell, wide in zip(line, widths, strict=True)]
+        for parts in zip_longest(*wrapped, fillvalue=""):
+            placed = zip(parts, widths, numeric, strict=True)
+            text.append("  ".join(part.rjust(w) if right else part.ljust(w) for part, w, right in placed).rstrip())
+    return "\n".join(text)
 
 
 def about(entry: Any) -> str:
@@ -101,19 +128,17 @@ def about(entry: Any) -> str:
 
 def print_methods(table: Mapping[str, Any]) -> None:
     """Print methods as a table of 120 columns."""
-    from rich.table import Table
-
-    shown = Table(box=None, pad_edge=False)
-    for title, widest in (("name", 16), ("paper", 19), ("venue", 12), ("what it changes", 42), ("cost", 23)):
-        shown.add_column(title, max_width=widest, no_wrap=title in ("name", "paper", "venue"))
+    rows = []
     for name, method in table.items():
         first, *more = method.paper.split(", ")
         authors = f"{first} et al." if len(more) > 1 else " & ".join((first, *more))
-        shown.add_row(*map(plain, (name, authors, method.venue, method.about, method.cost)))
-    console(width=120, soft_wrap=False).print(shown)
+        rows.append([name, authors, method.venue, method.about, method.cost])
+    titles = ["name", "paper", "venue", "what it changes", "cost"]
+    say(render_table(titles, rows, limits={"what it changes": 42, "cost": 23}))
 
 
 def list_metrics(metrics: Mapping[str, Any], as_json: bool) -> None:
+    """Print all metrics, with their direction and unit."""
     if as_json:
         print_json({name: metric.described() for name, metric in metrics.items()})
         return
@@ -122,96 +147,108 @@ def list_metrics(metrics: Mapping[str, Any], as_json: bool) -> None:
 
 
 def show_metric(name: str, metric: Any, as_json: bool) -> None:
+    """Print what a metric measures and how it is computed."""
     if as_json:
         print_json(metric.described())
         return
     say(f"balcal.metrics.{name}: {getdoc(metric.call)}\n")
-    for title, told in metric.described().items():
-        if title != "about" and told:
-            say(f"  {title:<11}{told}")
+    for title, value in metric.described().items():
+        if title != "about" and value:
+            say(f"  {title:<11}{value}")
 
 
-def print_figures(figures: dict[str, Any], as_json: bool) -> None:
+def print_figures(figures: RunFigures, as_json: bool, beyond: BeyondFigures | None = None) -> None:
+    """Print the figures of a run on its test split, and beyond it."""
     from balcal.data.splits import overlap_sentences
     from balcal.metrics.comparison import Comparison
     from balcal.metrics.verdict import Verdict
 
     if as_json:
-        print_json(figures)
+        print_json({**figures, **(beyond or {})})
         return
     say(f"{figures['task']} {figures['method']} seed {figures['seed']}, epoch {figures['epoch'] + 1} chosen")
     say(Verdict.of(figures["test"]))
-    for other in ("against_uncalibrated", "against_parent"):
-        if other in figures:
-            say(f"\n{Comparison.of(figures[other])}")
-    for remark in figures.get("remarks", []):
-        say(f"note: {remark}")
-    for sentence in overlap_sentences(figures["data"]) if figures.get("data") else []:
-        say(f"note: {sentence}")
+    for comparison in (figures.get("against_uncalibrated"), figures.get("against_parent")):
+        if comparison is not None:
+            say(f"\n{Comparison.of(comparison)}")
+    data = figures["data"]
+    for note in (*figures.get("remarks", []), *(overlap_sentences(data) if data else [])):
+        say(f"note: {note}")
     say(f"run: {figures['run']}")
+    if beyond:
+        say(f"\n{render_beyond(beyond)}")
 
 
-FIGURES = ("auroc", "fpr95", "aupr_in", "aupr_out")
-Told = dict[str, Any]
+def render_beyond(figures: BeyondFigures) -> str:
+    """One block of text for each evaluation beyond the test split."""
+    blocks = []
+    if "shift" in figures:
+        blocks.append(render_shift(figures["shift"]))
+    if "ood" in figures:
+        blocks.append(render_ood(figures["ood"]))
+    if "human" in figures:
+        blocks.append(render_human(figures["human"]))
+    return "\n\n".join(blocks)
 
 
-def in_words(told: dict[str, Told]) -> str:
-    """One block of text for each thing that was asked."""
-    ways = {"shift": shift_in_words, "ood": outside_in_words, "human": human_in_words}
-    return "\n\n".join(ways[name](figures) for name, figures in told.items())
-
-
-def shift_in_words(told: Told) -> str:
-    severities = [row["severity"] for row in told["by_severity"]]
-    ece = {(row["corruption"], row["severity"]): row["ece"] for row in told["sets"]}
+def render_shift(figures: ShiftFigures) -> str:
+    """ECE of each corruption and severity, and means with intervals."""
+    by_severity = figures["by_severity"]
+    severities = [row["severity"] for row in by_severity]
+    ece = {(row["corruption"], row["severity"]): row["ece"] for row in figures["sets"]}
     rows = [
-        [name, *(_percent(ece[name, s]) for s in severities), _mean(by, "ece"), _mean(by, "accuracy")]
-        for by in told["by_corruption"]
+        [name, *(_percent(ece[name, s]) for s in severities), _with_interval(by, "ece"), _with_interval(by, "accuracy")]
+        for by in figures["by_corruption"]
         for name in (by["corruption"],)
     ]
-    for label, figure, ends in (("mean ECE", "ece", (0, 1)), ("mean accuracy", "accuracy", ())):
-        means = {"ece": "", "accuracy": ""} | {figure: _mean(told["mean"], figure)}
-        rows.append([label, *(_percent(row[figure]) for row in told["by_severity"]), *means.values()])
-        for end in ends:
-            bounds = [_percent(row["ece_interval"][end]) for row in told["by_severity"]]
-            rows.append([("  from", "  to")[end], *bounds, "", ""])
-    pooled = told["pooled"]
+    mean = figures["mean"]
+    rows.append(["mean ECE", *(_percent(row["ece"]) for row in by_severity), _with_interval(mean, "ece"), ""])
+    for end, label in enumerate(("  from", "  to")):
+        rows.append([label, *(_percent(row["ece_interval"][end]) for row in by_severity), "", ""])
+    accuracies = [_percent(row["accuracy"]) for row in by_severity]
+    rows.append(["mean accuracy", *accuracies, "", _with_interval(mean, "accuracy")])
+    pooled = figures["pooled"]
     return "\n".join(
         [
-            f"Shift: {told['images']:,} images, {told['from']}; ECE with {told['bins']} bins.",
-            _table(["ECE %", *map(str, severities), "mean ECE", "mean accuracy"], rows),
-            "The mean of a row is over severities, that of a column over corruptions; intervals resample the images,",
+            f"Shift: {figures['images']:,} images, {figures['from']}; ECE with {figures['bins']} bins.",
+            render_table(["ECE %", *map(str, severities), "mean ECE", "mean accuracy"], rows),
+            "The mean of a row is over severities, that of a column over corruptions. Intervals resample the images,",
             f"the same ones in every set. All {pooled['samples']:,} predictions in one: {_percent(pooled['ece'])} %.",
         ]
     )
 
 
-def outside_in_words(told: Told) -> str:
-    scores = list(told["mean"]["scores"])
-    rows = [[told["inside"], "inside", *[""] * 4, _percent(told["mean_confidence"]), f"{told['mean_entropy']:.3f}"]]
-    for name, one in told["sets"].items():
-        for score in scores:
-            figures = one["scores"][score]
-            about = [_percent(one["mean_confidence"]), f"{one['mean_entropy']:.3f}"] if score == scores[0] else ["", ""]
-            label = name if score == scores[0] else ""
-            rows.append([label, score, *(_mean(figures, f) for f in FIGURES), *about])
-    for number, score in enumerate(scores):
-        mean = told["mean"]["scores"][score]
-        label = f"mean of {len(told['sets'])}" if number == 0 else ""
-        rows.append([label, score, *(_percent(mean[f]) for f in FIGURES), "", ""])
-    titles = ["set", "score", "AUROC %", "FPR95 %", "AUPR in %", "AUPR out %", "conf. %", "entropy"]
-    missing = "".join(f"\nLeft out, and not in the mean: {why}." for why in told["missing"].values())
-    title = f"Outside sets, each against {told['images']:,} test images of {told['inside']}"
-    return f"{title}\n{_table(titles, rows)}{missing}"
+DETECTION_TITLES = {"auroc": "AUROC %", "fpr95": "FPR95 %", "aupr_in": "AUPR in %", "aupr_out": "AUPR out %"}
 
 
-def human_in_words(told: Told) -> str:
-    people = told["people"]
+def render_ood(figures: OodFigures) -> str:
+    """Detection figures of each OOD set and score, and their means."""
+    means = figures["mean"]["scores"]
+    first = next(iter(means))
+    about_test = _percent(figures["mean_confidence"]), f"{figures['mean_entropy']:.3f}"
+    rows = [[figures["inside"], "test split", *[""] * len(DETECTION_TITLES), *about_test]]
+    for name, one in figures["sets"].items():
+        about_set = _percent(one["mean_confidence"]), f"{one['mean_entropy']:.3f}"
+        for score in means:
+            found = [_with_interval(one["scores"][score], figure) for figure in DETECTION_TITLES]
+            rows.append([name, score, *found, *about_set] if score == first else ["", score, *found, "", ""])
+    for score, mean in means.items():
+        label = f"mean of {len(figures['sets'])}" if score == first else ""
+        rows.append([label, score, *(_percent(mean[figure]) for figure in DETECTION_TITLES), "", ""])
+    titles = ["set", "score", *DETECTION_TITLES.values(), "conf. %", "entropy"]
+    missing = "".join(f"\nLeft out, and not in the mean: {why}." for why in figures["missing"].values())
+    title = f"OOD sets, each against {figures['images']:,} test images of {figures['inside']}"
+    return render_table(titles, rows, title) + missing
+
+
+def render_human(figures: HumanFigures) -> str:
+    """Distance to human labels, beside the agreement of people with each other."""
+    people = figures["people"]
     return (
-        f"People, who were asked about the same {told['images']:,} images: cross-entropy to their answers "
-        f"{told['cross_entropy']:.4f} (theirs to themselves {people['entropy']:.4f}), KL {told['kl']:.4f}.\n"
-        f"Mean confidence {_percent(told['mean_confidence'])} %; "
-        f"on average {_percent(people['mean_share_of_first_choice'])} % of them agree on their first choice."
+        f"Human labels of the same {figures['images']:,} images: cross-entropy to them {figures['cross_entropy']:.4f} "
+        f"(theirs to themselves {people['entropy']:.4f}), KL {figures['kl']:.4f}.\n"
+        f"Mean confidence {_percent(figures['mean_confidence'])} %; "
+        f"on average {_percent(people['mean_share_of_first_choice'])} % of the people agree on their first choice."
     )
 
 
@@ -219,19 +256,6 @@ def _percent(value: float) -> str:
     return f"{100 * value:.2f}"
 
 
-def _mean(row: Told, figure: str) -> str:
+def _with_interval(row: Mapping[str, Any], figure: str) -> str:
     low, high = row[f"{figure}_interval"]
     return f"{_percent(row[figure])} [{100 * low:.1f}, {100 * high:.1f}]"
-
-
-def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Left the names, right the numbers."""
-    widths = [max(len(row[i]) for row in [titles, *rows]) for i in range(len(titles))]
-    words = {i for i in range(len(titles)) if any(row[i][:1].isalpha() for row in rows)}
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if i in words else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in [titles, *rows]
-    )

@@ -48,7 +48,7 @@ def train(
 def arena(
     task: Annotated[str, typer.Argument(help="See `balcal list tasks`.")] = "fashion",
     methods: Annotated[
-        str, typer.Option(help="Joined by commas; each is judged with and without ts.")
+        str, typer.Option(help="Joined by commas; each is evaluated with and without ts.")
     ] = "vanilla,balcal",
     seeds: Annotated[int, typer.Option(min=1, help="How many, from 0 on.")] = 3,
     set_: Set = None,
@@ -57,8 +57,8 @@ def arena(
         typer.Option(help="Choose a setting on the validation split: head.delta=0.91,0.93,0.95. May be repeated."),
     ] = None,
     against: Annotated[str | None, typer.Option(help="Compare with this entry; vanilla+ts if left out.")] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Runs at a time. They do not change the numbers.")] = 1,
-    threads: Annotated[int, typer.Option(min=1, help="Of each run. They do change the last bits.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, help="Runs at a time. Does not change the numbers.")] = 1,
+    threads: Annotated[int, typer.Option(min=1, help="Threads of each run. Changes the last bits.")] = 1,
     backend: Annotated[str, typer.Option(help="processes, or dask with --scheduler.")] = "processes",
     scheduler: Annotated[
         str | None, typer.Option(help="Dask scheduler, tcp://HOST:8786; its cluster can run code here.")
@@ -76,7 +76,7 @@ def arena(
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
-    """Train methods in several seeds (or find them), judge and compare them in one table."""
+    """Train methods in several seeds (or find them), evaluate them and compare them in one table."""
     from balcal.arena import run
     from balcal.arena.tables import format_for
     from balcal.runtime.files import write_atomic
@@ -99,10 +99,10 @@ def arena(
         patience=patience,
         quiet=quiet,
     )
-    told = result.table(chosen)
+    table = result.table(chosen)
     if out:
-        write_atomic(out, f"{told}\n".encode())
-    say(told if json or not out else result.table("markdown"))
+        write_atomic(out, f"{table}\n".encode())
+    say(table if json or not out else result.table("markdown"))
     for sentence in result.complaints:
         say(f"balcal: {plain(sentence)}", file=sys.stderr)
     if result.complaints:
@@ -112,14 +112,16 @@ def arena(
 @app.command()
 def retrofit(
     run: Annotated[Path, typer.Argument(help="A finished run folder.")],
-    method: Annotated[str, typer.Option("--with", help="What to give it; see `balcal list methods`.")] = "balcal-auto",
+    method: Annotated[
+        str, typer.Option("--with", help="The method of the new head; see `balcal list methods`.")
+    ] = "balcal-auto",
     set_: Set = None,
     device: Device = None,
     offline: Offline = False,
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
-    """Keep a run's network as it is and train only what stands on it: a new run beside the old one, in seconds."""
+    """Freeze a run's backbone and train only a new head: a new run beside the old one, in seconds."""
     from balcal.training.retrofit import retrofit_run
 
     figures = retrofit_run(run, method, set_ or [], device, quiet)
@@ -146,7 +148,7 @@ def paper(
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
-    """Tables and figures of the paper: train what is missing, and put ours beside theirs."""
+    """Tables and figures of the paper: train what is missing, and show our numbers beside the published ones."""
     from balcal.cli.paper import Asked, list_items
     from balcal.paper import ITEMS, item
     from balcal.paper.measure import Workshop

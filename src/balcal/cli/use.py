@@ -1,4 +1,4 @@
-"""Verbs that look at what there is: runs, predictions in files, data, and everything by name."""
+"""Verbs that train nothing: they read runs, predictions in files, data sets, and the catalog."""
 
 from __future__ import annotations
 
@@ -17,33 +17,29 @@ def evaluate(
     run: Annotated[Path, typer.Argument(help="A run folder, as printed by `balcal train`.")],
     method: Annotated[str | None, typer.Option("--with", help="A post-hoc method to add, for example ts.")] = None,
     shift: Annotated[bool, typer.Option("--shift", help="Also on corrupted test images, five severities.")] = False,
-    corruptions: Annotated[str, typer.Option(help="Which ones, joined by commas; else those of the data set.")] = "",
+    corruptions: Annotated[str, typer.Option(help="Corruptions, joined by commas; else those of the data set.")] = "",
     published: Annotated[bool, typer.Option("--published", help="Published files such as CIFAR-10-C.")] = False,
-    ood: Annotated[bool, typer.Option("--ood", help="Also against images from other data sets.")] = False,
-    against: Annotated[str, typer.Option(help="Which ones, joined by commas; else the data set's partners.")] = "",
-    human: Annotated[bool, typer.Option("--human", help="Also against what people saw (CIFAR-10H).")] = False,
+    ood: Annotated[bool, typer.Option("--ood", help="Also OOD detection against other data sets.")] = False,
+    against: Annotated[str, typer.Option(help="OOD sets, joined by commas; else those of the data set.")] = "",
+    human: Annotated[bool, typer.Option("--human", help="Also against human labels (CIFAR-10H).")] = False,
     device: Device = None,
     offline: Offline = False,
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
-    """Figures of a trained run on its test split, and beyond it."""
+    """Print the figures of a trained run on its test split, and beyond it."""
     from balcal import registry
-    from balcal.cli.text import in_words
-    from balcal.evaluation.beyond import Asked, evaluate_beyond
+    from balcal.evaluation.beyond import BeyondOptions, evaluate_beyond
     from balcal.evaluation.judge import evaluate as evaluate_run
     from balcal.runs import Run
     from balcal.runtime.devices import pick_device
 
     found, place = Run.at(run), pick_device(device)
-    asked = found.recipe.method + registry.method(method) if method else found.recipe.method
-    figures = evaluate_run(found, asked, place)
-    beyond = Asked(shift or bool(corruptions) or published, ood or bool(against), human, published)
-    beyond = beyond.naming(corruptions, against)
-    told = evaluate_beyond(found, asked, place, beyond, quiet)
-    print_figures(figures | told, json)
-    if told and not json:
-        say(f"\n{in_words(told)}")
+    whole = found.recipe.method + registry.method(method) if method else found.recipe.method
+    figures = evaluate_run(found, whole, place)
+    options = BeyondOptions(shift or bool(corruptions) or published, ood or bool(against), human, published)
+    options = options.naming(corruptions, against)
+    print_figures(figures, json, evaluate_beyond(found, whole, place, options, quiet))
 
 
 @app.command()
@@ -71,8 +67,8 @@ def calibrate(
         return
     from balcal.cli.predictions import calibrate_arrays
 
-    told = calibrate_arrays(source, method, apply, labels, kind, out)
-    say(_json.dumps(told.as_dict(), indent=2) if json else told)
+    result = calibrate_arrays(source, method, apply, labels, kind, out)
+    say(_json.dumps(result.as_dict(), indent=2) if json else result)
 
 
 @app.command()
@@ -87,11 +83,11 @@ def report(
     offline: Offline = False,
     json: Json = False,
 ) -> None:
-    """One HTML page about a run or an arena, for people: it needs no other file and no network."""
+    """Write one HTML page about a run or an arena; it needs no other file and no network."""
     from balcal.report import write_report
 
-    told = write_report(source, out, method)
-    say(_json.dumps(told, indent=2) if json else f"report: {told['report']} ({told['bytes'] / 1000:,.0f} kB)")
+    written = write_report(source, out, method)
+    say(_json.dumps(written, indent=2) if json else f"report: {written['report']} ({written['bytes'] / 1000:,.0f} kB)")
 
 
 @app.command()
@@ -106,7 +102,7 @@ def export(
     offline: Offline = False,
     json: Json = False,
 ) -> None:
-    """One file that takes raw pixels and says calibrated probabilities; verified, with a card of what it claims."""
+    """Export a run as one file from raw pixels to calibrated probabilities; verified, with a model card."""
     from balcal.deploy.card import render_card
     from balcal.deploy.export import export_run
 
@@ -121,11 +117,11 @@ def data(
     offline: Offline = False,
     json: Json = False,
 ) -> None:
-    """What there is of a data set, fetched if need be: its files, how a task divides it, what it looks like."""
-    from balcal.cli.data import in_words, stock_list, take_stock
+    """Show a data set, downloaded if missing: its files, the splits of a task, and a contact sheet."""
+    from balcal.cli.data import render_stock, stock_list, take_stock
 
-    told = take_stock(name, out) if name else stock_list()
-    say(_json.dumps(told, indent=2, ensure_ascii=False) if json else in_words(told))
+    stock = take_stock(name, out) if name else stock_list()
+    say(_json.dumps(stock, indent=2, ensure_ascii=False) if json else render_stock(stock))
 
 
 @app.command()
@@ -140,29 +136,30 @@ def audit(
     from balcal.metrics.audit import SAME
     from balcal.metrics.audit import audit as audit_arrays
 
-    told = audit_arrays(**read_source(predictions, labels, kind).named())
+    audited = audit_arrays(**read_source(predictions, labels, kind).named())
     if json:
-        say(_json.dumps(told.as_dict(), indent=2))
+        say(_json.dumps(audited.as_dict(), indent=2))
         return
     print_table(
         ["convention", "ECE %", "differs", "why"],
         [
             [f.name, f"{f.value * 100:.3f}", f"{f.difference * 100:+.3f}" if abs(f.difference) >= SAME else "", f.why]
-            for f in told.findings
+            for f in audited.findings
         ],
-        f"{told.samples:,} samples, {told.classes} classes",
+        f"{audited.samples:,} samples, {audited.classes} classes",
     )
-    say(f"A perfect model with these confidences scores {told.floor_mean:.2%} on average, up to {told.floor_high:.2%}.")
+    mean, high = audited.floor_mean, audited.floor_high
+    say(f"A perfect model with these confidences scores {mean:.2%} on average, up to {high:.2%}.")
 
 
 @app.command()
 def check(run: Annotated[Path, typer.Argument(help="A run folder.")], json: Json = False) -> None:
-    """Hold recipe, data, checkpoints, predictions and figures of a run against each other, by their digests."""
+    """Check that recipe, data, checkpoints, predictions and figures of a run belong together, by their digests."""
     from balcal.evaluation.check_run import check_run
 
-    told = check_run(run)
-    say(_json.dumps(told.as_dict(), indent=2) if json else told)
-    if told.findings:
+    checked = check_run(run)
+    say(_json.dumps(checked.as_dict(), indent=2) if json else checked)
+    if checked.findings:
         raise typer.Exit(1)
 
 

@@ -9,16 +9,15 @@ from typing import Any
 
 from balcal.core import Predictions
 from balcal.deploy.monitor import LEAST, Monitor
+from balcal.evaluation.judge import RunFigures
 from balcal.recipe import describe
 from balcal.runs import Run
 from balcal.runtime.names import as_code
 from balcal.runtime.names import in_markdown as text
 
 
-def card_of(
-    run: Run, figures: dict[str, Any], test: Predictions, shape: tuple[int, ...], classes: Any
-) -> dict[str, Any]:
-    """The card as plain data, from the figures of a run on its test split."""
+def card_of(run: Run, figures: RunFigures, test: Predictions, shape: tuple[int, ...], classes: Any) -> dict[str, Any]:
+    """Plain data, from the figures of a run on its test role."""
     from balcal import __version__
 
     top = test.log_probs.max(1)

@@ -1,1 +1,1 @@
-"""A trained run beyond its test split: corrupted images, images from elsewhere, what people saw."""
+"""Evaluation of trained runs: predictions and figures of the test split, and beyond it (shift, OOD, human labels)."""

@@ -1,4 +1,4 @@
-"""Does everything in a run's folder belong together? Every file is held against the seals and digests it must have."""
+"""Check that all files of a run belong together, by the checksums and digests that they must have."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TRAIN = "run `balcal train` once more: it goes on from the last whole state"
 
 @dataclass(frozen=True)
 class Finding:
-    """A file that does not fit, why, and what to do."""
+    """A file that does not fit, what is wrong with it, and what to do (`mend`)."""
 
     file: str
     wrong: str
@@ -33,7 +33,7 @@ class Finding:
 
 @dataclass
 class Checked:
-    """What was looked at, and what of it does not fit."""
+    """The result of a check: how many files, and which of them do not fit."""
 
     run: str
     finished: bool = False
@@ -53,37 +53,33 @@ class Checked:
 
 
 def check_run(path: Path) -> Checked:
-    """Hold recipe, data, states, weights, predictions and figures of a run against each other. Nothing is changed."""
+    """Check recipe, data, states, weights, predictions and figures of a run against each other. Changes nothing."""
     run = Run.at(path)
-    told = Checked(str(path))
-    ended = _ending(run, told)
-    told.finished = ended is not None
-    for each in (_states(run, ended), _weights(run, ended), _debris(run)):
-        told.findings += _counted(told, each)
+    checked = Checked(str(path))
+    ended = _ending(run, checked)
+    checked.finished = ended is not None
+    checks = [_states(run, ended), _weights(run, ended), _debris(run)]
     if ended:
-        for each in (_data(run, ended, told), _predictions(run, ended), _figures(run, ended), _for_people(run, ended)):
-            told.findings += _counted(told, each)
-    return told
+        checks += [_data(run, ended, checked), _predictions(run, ended), _figures(run, ended), _for_people(run, ended)]
+    for each in checks:
+        found = list(each)
+        checked.files += len(found)
+        checked.findings += [finding for finding in found if finding is not None]
+    return checked
 
 
-def _counted(told: Checked, looks: Iterator[Finding | None]) -> list[Finding]:
-    found = list(looks)
-    told.files += len(found)
-    return [each for each in found if each is not None]
-
-
-def _ending(run: Run, told: Checked) -> Finished | None:
+def _ending(run: Run, checked: Checked) -> Finished | None:
     ended: Finished | None = None
     try:
         ended = run.ending() if run.finished else None
     except BalcalError as error:
-        told.findings.append(Finding("checkpoints", str(error), TRAIN))
+        checked.findings.append(Finding("checkpoints", str(error), TRAIN))
     for record in run.checkpoints.glob(f"{FINISHED}.*.json"):
-        told.files += 1
+        checked.files += 1
         try:
             read_sealed(record)
         except BalcalError:
-            told.findings.append(Finding(record.name, "does not match the checksum in its name", TRAIN))
+            checked.findings.append(Finding(record.name, "does not match the checksum in its name", TRAIN))
     return ended
 
 
@@ -116,23 +112,23 @@ def _weights(run: Run, ended: Finished | None) -> Iterator[Finding | None]:
         except BalcalError:
             yield Finding(path.name, "is damaged", "delete the checkpoints and train again, which gives the same bits")
             continue
-        mine = ended is None or ended.weights.get(int(path.name[9:13])) == seal_in_name(path)
-        yield None if mine else Finding(path.name, "is not among the weights that the run kept", "move it away")
+        kept = ended is None or ended.weights.get(int(path.name[9:13])) == seal_in_name(path)
+        yield None if kept else Finding(path.name, "is not among the weights that the run kept", "move it away")
 
 
 def _debris(run: Run) -> Iterator[Finding | None]:
     for path in sorted(run.path.rglob(".unfinished-*")):
-        yield Finding(path.name, "was left by a process that died", "any verb that uses the run removes it")
+        yield Finding(path.name, "was left by a process that died", "any command that uses the run removes it")
 
 
-def _data(run: Run, ended: Finished, told: Checked) -> Iterator[Finding | None]:
+def _data(run: Run, ended: Finished, checked: Checked) -> Iterator[Finding | None]:
     if ended.data is None:
-        told.notes.append("data: this run is older than the record of its data, so that cannot be checked")
+        checked.notes.append("data: this run is older than the record of its data, so that cannot be checked")
         return
     try:
         now = manifest(load_splits(run.recipe.task))["roles"]
     except BalcalError as error:
-        told.notes.append(f"data: cannot be checked here: {error}")
+        checked.notes.append(f"data: cannot be checked here: {error}")
         return
     for role, each in now.items():
         same = each["digest"] == ended.digest(role)
@@ -185,7 +181,7 @@ def _origin(path: Path, written: Any, run: Run, ended: Finished, data: str) -> F
 
 
 def _for_people(run: Run, ended: Finished) -> Iterator[Finding | None]:
-    """Files that are written from the truth, and are never read to decide anything."""
+    """Files that people read; they are written from the checkpoints, and no result is read from them."""
     history = "".join(json.dumps(record) + "\n" for record in ended.history)
     texts = {"history.jsonl": history}
     if ended.data is not None:

@@ -1,9 +1,9 @@
-"""From a run to predictions, from predictions to figures."""
+"""Evaluate a run on its test split: its model, its predictions, its figures."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NotRequired, TypedDict, cast
 
 import torch
 from torch import nn
@@ -26,8 +26,33 @@ from balcal.runtime.provenance import PredictionFile as File
 from balcal.runtime.randomness import own_randomness
 
 
+class RunFigures(TypedDict):
+    """Figures of a run on its test split: metrics.json, and what `train`, `evaluate` and `retrofit` print."""
+
+    task: str
+    method: str
+    seed: int
+    epoch: int
+    posthoc: dict[str, Any]
+    dials: dict[str, float]
+    """gamma and beta of the chosen epoch, where the method has them"""
+    fusion: str
+    test: dict[str, Any]
+    """a `Verdict`"""
+    metrics: dict[str, Any]
+    specification: dict[str, dict[str, Any]]
+    data: dict[str, Any] | None
+    run: str
+    """the folder; not in metrics.json"""
+    against_uncalibrated: NotRequired[dict[str, Any]]
+    """a `Comparison`, as are the next two"""
+    against_parent: NotRequired[dict[str, Any]]
+    against_parent_held_out: NotRequired[dict[str, Any]]
+    remarks: NotRequired[list[str]]
+
+
 def load(path: str | Path, posthoc: str | None = None, device: str | None = None) -> Model:
-    """The trained model of a run folder, ready for use; `posthoc="ts"` fits that on the run's calibration split."""
+    """The trained model of a run folder; `posthoc="ts"` adds temperature scaling, fitted on the calibration split."""
     run, place = Run.at(Path(path)), pick_device(device)
     if posthoc is None:
         return load_chosen(run, run.recipe.method, place).eval()
@@ -36,6 +61,7 @@ def load(path: str | Path, posthoc: str | None = None, device: str | None = None
 
 
 def load_chosen(run: Run, method: Method, device: torch.device) -> Model:
+    """The model with the weights of the epoch that the method chooses; its post-hoc map is not fitted."""
     model = build(run.recipe, weights=False).to(device)
     weights = run.load_weights(as_method(method).select(run.ending().history))
     try:
@@ -48,7 +74,7 @@ def load_chosen(run: Run, method: Method, device: torch.device) -> Model:
 
 
 def load_splits(task: Task) -> Splits:
-    """The task's images in their roles."""
+    """The task's images, divided into training, validation, calibration and test split."""
     dataset = registry.dataset(task.dataset)
     whole, test = dataset.load()
     for name, part in (("training", whole), ("test", test)):
@@ -57,25 +83,25 @@ def load_splits(task: Task) -> Splits:
     calibrate = val
     if task.calibrate_size:
         train, calibrate = split_off(train, task.calibrate_size, dataset.num_classes, task.split_seed + 1)
-    if task.train_size is not None:  # last, so that it changes no other role
+    if task.train_size is not None:  # last, so that it changes no other split
         train = keep(train, task.train_size, dataset.num_classes, task.split_seed + 2)
     return Splits(train, val, calibrate, test)
 
 
-def evaluate(run: Run, method: Method, device: torch.device) -> dict[str, Any]:
+def evaluate(run: Run, method: Method, device: torch.device) -> RunFigures:
     """Figures of a trained run on its test split, after the method's post-hoc map, fitted on the calibration split."""
     with run.in_use():
         return _evaluate(run, as_method(method), device)
 
 
-def _evaluate(run: Run, method: Method, device: torch.device) -> dict[str, Any]:
+def _evaluate(run: Run, method: Method, device: torch.device) -> RunFigures:
     run.write_for_people()
     history = run.ending().history
     epoch = method.select(history)
     fitted, test, before = calibrated_predictions(run, method, device)
     after = added_by(run, method)
     posthoc = {"name": method.changes.get("posthoc"), "spec": describe(method.posthoc), "fitted_on": "calibrate"}
-    figures = {
+    figures: RunFigures = {
         "task": run.recipe.task.name,
         "method": run.recipe.method.name + after,
         "seed": run.recipe.seed,
@@ -87,28 +113,30 @@ def _evaluate(run: Run, method: Method, device: torch.device) -> dict[str, Any]:
         "metrics": summary(log_probs=test.log_probs, labels=test.labels),
         "specification": _specification(method.changes.get("posthoc")),
         "data": run.data(),
+        "run": str(run.path),
     }
     if "posthoc" in method.changes:
         names = (run.recipe.method.name, run.recipe.method.name + after)
         figures["against_uncalibrated"] = compare(before, test, names).as_dict()
-    run.write_figures(f"{FigureFile.METRICS}{after}", figures, method, epoch)
-    return figures | {"run": str(run.path)}
+    stored = {name: value for name, value in figures.items() if name != "run"}
+    run.write_figures(f"{FigureFile.METRICS}{after}", stored, method, epoch)
+    return figures
 
 
 def added_by(run: Run, method: Method) -> str:
-    """What the method has beyond what the run was trained with: `+ts`, or nothing."""
+    """The suffix for what the method has beyond what the run was trained with: `+ts`, or nothing."""
     later = [name for role, name in method.changes.items() if role not in run.recipe.method.changes]
     return "".join(f"+{name}" for name in later)
 
 
 def _specification(posthoc: str | None) -> dict[str, Any]:
-    """What each figure means: how it is computed, on which split, after which post-hoc map."""
+    """How each figure is computed, on which split, after which post-hoc map."""
     where = {"split": "test", "posthoc": posthoc}
     return {name: metric.described() | where for name, metric in registry.table("metrics").items()}
 
 
 def _state(fitted: nn.Module) -> dict[str, Any]:
-    """The fitted numbers, where they are few enough to be read; else how many there are."""
+    """The fitted numbers, if they are few enough to read; else how many there are."""
     return {
         name: value.tolist() if value.numel() <= 64 else f"{value.numel()} numbers of shape {tuple(value.shape)}"
         for name, value in fitted.state_dict().items()
@@ -163,7 +191,7 @@ def predictions_of(run: Run, method: Method, device: torch.device) -> tuple[Pred
 
 @torch.no_grad()
 def branch_predictions(run: Run, device: torch.device) -> list[Predictions]:
-    """What each branch of the chosen model says of the test split by itself; nothing, where there is only one.
+    """Test predictions of each branch of the chosen model by itself; an empty list if there is only one branch.
 
     Read from the run, or computed once and kept.
     """
@@ -178,17 +206,18 @@ def branch_predictions(run: Run, device: torch.device) -> list[Predictions]:
         return cast(list[Predictions], kept)
     splits = load_splits(run.recipe.task)
     run.check_data(manifest(splits))
-    told, labels = [], []
+    log_probs, labels = [], []
     with own_randomness():
         for x, y in batches_of(run, splits.test, device).epoch(0):
-            told.append(model(x, branches=True).logits.log_softmax(-1).cpu())
+            log_probs.append(model(x, branches=True).logits.log_softmax(-1).cpu())
             labels.append(y.cpu())
-    branches = [Predictions(table, torch.cat(labels), "test") for table in torch.cat(told, dim=1)]
+    branches = [Predictions(table, torch.cat(labels), "test") for table in torch.cat(log_probs, dim=1)]
     for stem, predictions, expected in zip(stems, branches, made, strict=True):
         run.save_predictions(stem, predictions, expected)
     return branches
 
 
 def batches_of(run: Run, part: ImageSet, device: torch.device) -> MemoryBatches:
+    """Batches of images as the run's task normalises them, in order and not augmented."""
     pixels = Pixels.of(registry.dataset(run.recipe.task.dataset), device, side=run.recipe.task.side)
     return MemoryBatches(part.to(device), pixels, 2 * run.recipe.task.plan.batch_size)

@@ -1,15 +1,14 @@
-"""Does a run notice images that it should not know? Its test split against sets from elsewhere, one at a time.
+"""Out-of-distribution detection: a run's test split against other data sets, one at a time.
 
-Scores, higher for what looks known: `confidence` (the largest probability), `entropy` (its negative) and, where the
-model has logits (one classifier, or logits fused), `energy` (the log of the sum of their exponentials, before any
-post-hoc map).
+Scores, higher for in-distribution images: `confidence` (the largest probability), `entropy` (its negative) and, where
+the model has logits (one classifier, or fused logits), `energy` (their log-sum-exp, before any post-hoc map).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import torch
@@ -21,7 +20,7 @@ from balcal.core import BalcalError, Predictions
 from balcal.data.dataset import ImageSet
 from balcal.data.own_images import is_own_images
 from balcal.data.splits import digest
-from balcal.evaluation.other_images import Sitting
+from balcal.evaluation.other_images import RunPredictor
 from balcal.metrics.bootstrap import percentile
 from balcal.metrics.detection import DETECTION_METRICS, detection_draws
 from balcal.metrics.inputs import read
@@ -30,49 +29,80 @@ from balcal.runtime.provenance import PredictionFile
 
 NEAR = 4
 """an image that is smaller by no more than this is padded, not stretched"""
+Scores = dict[str, Tensor]
+"""one score per image, by name"""
 
 
-def evaluate_outside(
-    sitting: Sitting, names: Iterable[str] = (), tick: Callable[[str, int], None] = lambda name, total: None
-) -> dict[str, Any]:
-    """Detection figures for each outside set, each on its own, then their mean; `tick` is told of each one done."""
-    dataset = registry.dataset(sitting.run.recipe.task.dataset)
-    asked = tuple(names)
-    names, missing = (asked, {}) if asked else _at_hand(dataset.ood)
+class OodSet(TypedDict):
+    """Detection of one OOD set."""
+
+    images: int
+    mean_confidence: float
+    mean_entropy: float
+    scores: dict[str, dict[str, Any]]
+    """by score: AUROC, FPR95, ... and an interval for each"""
+    predictions: str
+    """the file of its predictions in the run"""
+
+
+class OodMean(TypedDict):
+    over: list[str]
+    scores: dict[str, dict[str, float]]
+
+
+class OodFigures(TypedDict):
+    """What `evaluate_ood` returns, as ood.json has it. `inside` names the run's own data set."""
+
+    inside: str
+    images: int
+    mean_confidence: float
+    mean_entropy: float
+    sets: dict[str, OodSet]
+    mean: OodMean
+    missing: dict[str, str]
+    """OOD sets of the catalog that are not on this machine, and why"""
+
+
+def evaluate_ood(
+    predictor: RunPredictor, names: Iterable[str] = (), tick: Callable[[str, int], None] = lambda name, total: None
+) -> OodFigures:
+    """Detection figures for each OOD set by itself, and their mean; `tick` is called when a set is done."""
+    dataset = registry.dataset(predictor.run.recipe.task.dataset)
+    named = tuple(names)
+    names, missing = (named, {}) if named else _available(dataset.ood)
     if missing and not names:
         raise BalcalError("; ".join(missing.values()))
     if not names:
-        raise BalcalError(f"no outside sets are known for `{dataset.name}`: name some, `--against svhn,cifar100`")
+        raise BalcalError(f"no OOD sets are known for `{dataset.name}`: name some, `--against svhn,cifar100`")
     if dataset.name in names:
-        raise BalcalError(f"`{dataset.name}` cannot be outside of itself: leave it out of --against")
-    inside = _scored(sitting, PredictionFile.TEST, lambda: sitting.splits.test, sitting.test())
-    sets = {}
+        raise BalcalError(f"`{dataset.name}` cannot be out-of-distribution for itself: leave it out of --against")
+    test = _scores(predictor, PredictionFile.TEST, lambda: predictor.splits.test, predictor.test())
+    sets: dict[str, OodSet] = {}
     for name in names:
-        images = partial(_outside, name, sitting)
+        images = partial(_ood_images, name, predictor)
         stem = PredictionFile.ood(digest(images()) if is_own_images(name) else name)
-        sets[name] = _told(inside, _scored(sitting, stem, images, sitting.predictions(stem, images)))
-        sets[name]["predictions"] = stem
+        sets[name] = _detection(test, _scores(predictor, stem, images, predictor.predictions(stem, images)), stem)
         tick(name, len(names))
     mean = {
         score: {
-            figure: float(np.mean([told["scores"][score][figure] for told in sets.values()]))
+            figure: float(np.mean([one["scores"][score][figure] for one in sets.values()]))
             for figure in DETECTION_METRICS
         }
-        for score in inside
+        for score in test
     }
     return {
         "inside": dataset.name,
-        "images": len(inside["confidence"]),
-        "mean_confidence": float(inside["confidence"].mean()),
-        "mean_entropy": float(-inside["entropy"].mean()),
+        "images": len(test["confidence"]),
+        "mean_confidence": float(test["confidence"].mean()),
+        "mean_entropy": float(-test["entropy"].mean()),
         "sets": sets,
         "mean": {"over": list(sets), "scores": mean},
         "missing": missing,
     }
 
 
-def _at_hand(names: Iterable[str]) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Those of the partners that can be had, and why the others cannot."""
+def _available(names: Iterable[str]) -> tuple[tuple[str, ...], dict[str, str]]:
+    """The data sets that can be loaded, and why the others cannot."""
     here, missing = [], {}
     for name in names:
         try:
@@ -83,40 +113,37 @@ def _at_hand(names: Iterable[str]) -> tuple[tuple[str, ...], dict[str, str]]:
     return tuple(here), missing
 
 
-def _outside(name: str, sitting: Sitting) -> ImageSet:
-    return fitted_to(registry.dataset(name).load()[1], sitting.splits.test)
+def _ood_images(name: str, predictor: RunPredictor) -> ImageSet:
+    return fitted_to(registry.dataset(name).load()[1], predictor.splits.test)
 
 
-Scored = dict[str, Tensor]
-
-
-def _told(inside: Scored, outside: Scored) -> dict[str, Any]:
-    told: dict[str, Any] = {
-        "images": len(outside["confidence"]),
-        "mean_confidence": float(outside["confidence"].mean()),
-        "mean_entropy": float(-outside["entropy"].mean()),
+def _detection(test: Scores, ood: Scores, stem: str) -> OodSet:
+    figures: OodSet = {
+        "images": len(ood["confidence"]),
+        "mean_confidence": float(ood["confidence"].mean()),
+        "mean_entropy": float(-ood["entropy"].mean()),
         "scores": {},
+        "predictions": stem,
     }
-    for score in inside:
+    for score in test:
         values = {
-            name: figure(scores_in=inside[score], scores_out=outside[score])
-            for name, figure in DETECTION_METRICS.items()
+            name: figure(scores_in=test[score], scores_out=ood[score]) for name, figure in DETECTION_METRICS.items()
         }
-        draws = detection_draws(scores_in=inside[score], scores_out=outside[score])
+        draws = detection_draws(scores_in=test[score], scores_out=ood[score])
         intervals = {f"{name}_interval": percentile(values[name], draws[name]).bounds for name in DETECTION_METRICS}
-        told["scores"][score] = values | intervals
-    return told
+        figures["scores"][score] = values | intervals
+    return figures
 
 
-def _scored(sitting: Sitting, name: str, images: Callable[[], ImageSet], told: Predictions) -> Scored:
-    rows = read(None, told.log_probs, told.labels)
+def _scores(predictor: RunPredictor, name: str, images: Callable[[], ImageSet], predictions: Predictions) -> Scores:
+    rows = read(None, predictions.log_probs, predictions.labels)
     scores = {"confidence": rows.top().conf, "entropy": -entropies(rows)}
-    energies = sitting.energies(name, images)
+    energies = predictor.energies(name, images)
     return scores if energies is None else scores | {"energy": energies}
 
 
 def fitted_to(part: ImageSet, like: ImageSet) -> ImageSet:
-    """Images in the size and colours of others: padded if they are a little smaller, else stretched or shrunk.
+    """Images in the size and colours of others: padded if they are a little smaller, else resized.
 
     >>> grey = ImageSet(torch.zeros(2, 28, 28, 1, dtype=torch.uint8), torch.zeros(2))
     >>> fitted_to(grey, ImageSet(torch.zeros(1, 32, 32, 3, dtype=torch.uint8), torch.zeros(1))).images.shape
@@ -133,5 +160,5 @@ def fitted_to(part: ImageSet, like: ImageSet) -> ImageSet:
         planes = images.permute(0, 3, 1, 2).float()
         resized = F.interpolate(planes, size=(side, side), mode="bilinear", antialias=True, align_corners=False)
         images = resized.round().clamp(0, 255).to(torch.uint8).permute(0, 2, 3, 1).contiguous()
-    labels = torch.zeros(len(images), dtype=torch.long)  # whatever they show, it is none of the classes
+    labels = torch.zeros(len(images), dtype=torch.long)  # unused: the images show none of the classes
     return ImageSet(images, labels)

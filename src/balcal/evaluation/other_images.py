@@ -1,7 +1,7 @@
-"""Asking a trained run about other images than its test split, and keeping what it said.
+"""Predictions of a trained run on other images than its test split, stored in the run.
 
-Every set of predictions is stored in the run as soon as it is there, before any post-hoc map that works on predictions;
-so an evaluation that was interrupted goes on where it was, and another post-hoc method asks the network nothing.
+Every set of predictions is stored as soon as it is there, before any post-hoc map that works on predictions. So an
+interrupted evaluation resumes, and another post-hoc method needs no further pass through the network.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from balcal.runtime.provenance import MadeFrom, PredictionFile
 from balcal.runtime.randomness import own_randomness
 
 
-class Sitting:
-    """One run under one method, on one device. Network and images are loaded when they are first needed."""
+class RunPredictor:
+    """Predicts with one run under one method, on one device. Network and images are loaded when first needed."""
 
     def __init__(self, run: Run, method: Method, device: torch.device) -> None:
         self.run, self.method, self.device = run, as_method(method), device
@@ -56,7 +56,7 @@ class Sitting:
         return Identity() if self.method.posthoc.reads_branches else fitted, test
 
     def test(self) -> Predictions:
-        """What the run says of its test split, after its post-hoc map."""
+        """Predictions on the run's test split, after its post-hoc map."""
         return self._calibrated[1]
 
     def _energy_file(self, name: str) -> str:
@@ -70,43 +70,43 @@ class Sitting:
 
     def _kept(self, name: str) -> tuple[Predictions, Tensor] | None:
         """Predictions and energies, if both were stored."""
-        told, energies = self._stored(f"{name}{self.suffix}"), self._stored(self._energy_file(name))
-        return None if told is None or energies is None else (told, energies.log_probs)
+        found, energies = self._stored(f"{name}{self.suffix}"), self._stored(self._energy_file(name))
+        return None if found is None or energies is None else (found, energies.log_probs)
 
     def predictions(self, name: str, images: Callable[[], ImageSet]) -> Predictions:
-        """What the run says of these images, after its post-hoc map."""
-        told, _ = self._kept(name) or self._ask(name, images())
+        """Predictions on these images, after the post-hoc map."""
+        raw, _ = self._kept(name) or self._predict(name, images())
         with torch.no_grad():
-            return replace(told, log_probs=self._calibrated[0](Outputs.of(told.log_probs)))
+            return replace(raw, log_probs=self._calibrated[0](Outputs.of(raw.log_probs)))
 
     def energies(self, name: str, images: Callable[[], ImageSet]) -> Tensor | None:
-        """(N,) log of the sum of the exponential logits, before any post-hoc map; none if there are no logits."""
-        _, energies = self._kept(name) or self._ask(name, images())
+        """(N,) log-sum-exp of the logits, before any post-hoc map; None if there are no fused logits."""
+        _, energies = self._kept(name) or self._predict(name, images())
         return energies[:, 0].double() if energies.numel() else None
 
     @torch.no_grad()
-    def _ask(self, name: str, part: ImageSet) -> tuple[Predictions, Tensor]:
-        """Predictions and energies in one pass, both stored."""
-        model, told, energies = self.model.eval(), [], []
+    def _predict(self, name: str, part: ImageSet) -> tuple[Predictions, Tensor]:
+        """Compute predictions and energies in one pass, and store both."""
+        model, found, energies = self.model.eval(), [], []
         batches = batches_of(self.run, part, self.device)
         with own_randomness():
             for x, _ in batches.epoch(0):
                 outputs: Outputs = model(x, branches=True)
                 log_probs = model.posthoc(outputs) if self.method.posthoc.reads_branches else outputs.log_probs()
-                told.append(log_probs.float().cpu())
+                found.append(log_probs.float().cpu())
                 energies.append(_energy(outputs).float().cpu())
-        if bool(torch.cat(told).isnan().any()):
+        if bool(torch.cat(found).isnan().any()):
             raise BalcalError(f"predictions for `{name}` are NaN: the weights of {self.run.path} are not finite")
-        predictions = Predictions(torch.cat(told), part.labels.cpu(), "test")
+        predictions = Predictions(torch.cat(found), part.labels.cpu(), "test")
         energy = Predictions(torch.cat(energies), part.labels.cpu(), "test")
-        for stem, asked in ((self._energy_file(name), energy), (f"{name}{self.suffix}", predictions)):
+        for stem, each in ((self._energy_file(name), energy), (f"{name}{self.suffix}", predictions)):
             if self._stored(stem) is None:
-                self.run.save_predictions(stem, asked, self._made(stem, digest(part)))
+                self.run.save_predictions(stem, each, self._made(stem, digest(part)))
         return predictions, energy.log_probs
 
 
 def _energy(outputs: Outputs) -> Tensor:
-    """(N, 1); no columns where several classifiers are fused as probabilities, which have no logits together."""
+    """(N, 1); (N, 0) where several classifiers are fused as probabilities, as there are no fused logits then."""
     if len(outputs.weights) > 1 and outputs.fusion == "probs":
         return torch.empty(outputs.logits.shape[1], 0)
     return torch.einsum("b,bnk->nk", outputs.weights, outputs.logits).logsumexp(1, keepdim=True)

@@ -1,4 +1,4 @@
-"""Predictions in files of other people: arrays by name, never guessed."""
+"""Read predictions from .npz, .npy and .csv files. What an array is must be named, and is never guessed."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ UNNAMED = "?"
 
 @dataclass(frozen=True, eq=False)
 class Arrays:
-    """Predictions as they were stored, checked, and their labels."""
+    """Predictions and labels read from a file, checked."""
 
     rows: Rows
     role: str | None = None
-    """which part of the data these are, if the file says so"""
+    """the split that these are of, if the file says so"""
 
     def named(self) -> dict[str, Any]:
-        """For a metric: probs= or log_probs=, and labels=."""
+        """As arguments of a metric: probs= or log_probs=, and labels=."""
         return {"log_probs" if self.rows.logs else "probs": self.rows.whole(), "labels": self.rows.labels}
 
     def predictions(self) -> Predictions:
@@ -49,10 +49,10 @@ def read_arrays(source: str, labels: str | None = None, kind: str | None = None)
     found = _read_csv(Path(source)) if source.endswith(".csv") else _read_npz(source)
     if labels is not None:
         found["labels"] = _labels(labels)
-    told = [name for name in KINDS if name in found]
-    if not told and kind is not None and UNNAMED in found:
-        found[kind], told = found[UNNAMED], [kind]
-    if len(told) != 1:
+    kinds = [name for name in KINDS if name in found]
+    if not kinds and kind is not None and UNNAMED in found:
+        found[kind], kinds = found[UNNAMED], [kind]
+    if len(kinds) != 1:
         has = ", ".join(sorted(found)).replace(UNNAMED, "one without a name")
         raise BalcalError(
             f"{source} must hold exactly one array called {', '.join(KINDS)}, it has: {has}; "
@@ -61,39 +61,39 @@ def read_arrays(source: str, labels: str | None = None, kind: str | None = None)
     if "labels" not in found:
         raise BalcalError(f"{source} has no array `labels`: name their file with --labels FILE.npz:ARRAY")
     try:
-        return Arrays(_rows(told[0], found[told[0]], found["labels"]), _role(found.get("role")))
+        return Arrays(_rows(kinds[0], found[kinds[0]], found["labels"]), _role(found.get("role")))
     except BalcalError as error:
         raise BalcalError(f"{source}: {error}") from None
 
 
 def _rows(kind: str, table: Any, labels: Any) -> Rows:
-    """The checks of every function of arrays. Logits are made log-probabilities."""
+    """Check the arrays as the metrics do. Logits become log-probabilities."""
     if kind == "logits":
         return read(None, read_logits(table).log_softmax(1), labels)
     return read(table if kind == "probs" else None, table if kind == "log_probs" else None, labels)
 
 
-def _role(told: Any) -> str | None:
-    """The word that balcal writes beside predictions; anything else of that name is somebody's own."""
-    return str(told) if isinstance(told, np.ndarray) and told.ndim == 0 and told.dtype.kind == "U" else None
+def _role(array: Any) -> str | None:
+    """The split's name that balcal writes beside predictions; any other array called `role` is ignored."""
+    return str(array) if isinstance(array, np.ndarray) and array.ndim == 0 and array.dtype.kind == "U" else None
 
 
 def _read_npz(source: str) -> dict[str, Any]:
-    """Every array by name; `FILE.npz:ARRAY` leaves one, without a name unless that says what it is."""
+    """Every array by name. `FILE.npz:ARRAY` gives that one, as `UNNAMED` unless its name says what it is."""
     stem, colon, name = source.partition(".npz:")
     path = Path(f"{stem}.npz" if colon else source)
     if not os.path.isfile(path):
         raise BalcalError(f"there is no file {path}")
     try:
         with open(path, "rb") as file, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of headers in an older style
+            warnings.simplefilter("ignore")  # about headers in an older style
             content = np.load(file, allow_pickle=False)
             if isinstance(content, np.ndarray):
                 return {UNNAMED: content}
             arrays = {each: content[each] for each in content.files}
     except OSError as error:
         raise BalcalError(f"cannot read {path} ({error.strerror or 'it is damaged'})") from None
-    except Exception:  # damaged, encrypted or impossibly large: each layer of the format has errors of its own
+    except Exception:  # damaged, encrypted or too large: each layer of the format raises errors of its own
         raise BalcalError(f"{path} is not a whole .npz or .npy file of numbers") from None
     if not name:
         return arrays
@@ -131,7 +131,7 @@ def _read_csv(path: Path) -> dict[str, Any]:
 
 
 def read_source(source: str, labels: str | None = None, kind: str | None = None) -> Arrays:
-    """Predictions of a finished run on its test split, or those in a file."""
+    """Test predictions of a finished run, or those in a file."""
     if not Path(source).is_dir():
         return read_arrays(source, labels, kind)
     run = Run.at(Path(source))

@@ -1,14 +1,14 @@
-"""How a run fares as its test images get worse: accuracy and ECE for each corruption and severity.
+"""Evaluate a run on corrupted test images: accuracy and ECE for each corruption and severity.
 
-Every mean says what it is over. `by_severity`: over corruptions; `by_corruption`: over severities; `mean`: over both.
-Means are of the sets' own ECEs; the ECE of all predictions pooled into one set, `pooled`, is another number.
+Means are over the ECEs of the sets. `by_severity`: over corruptions; `by_corruption`: over severities; `mean`: over
+both. The ECE of all predictions pooled into one set, `pooled`, is another number.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, NotRequired, TypedDict, cast
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from balcal.core import BalcalError, Predictions
 from balcal.data.corruptions import SEVERITIES, VERSION, corrupt
 from balcal.data.dataset import ImageSet
 from balcal.data.published_corruptions import SHIFTS
-from balcal.evaluation.other_images import Sitting
+from balcal.evaluation.other_images import RunPredictor
 from balcal.metrics.bins import bin_table
 from balcal.metrics.bootstrap import Floats, ece_interval, eces, joint_draws, noise_floor, percentile, wilson
 from balcal.metrics.inputs import TopLabels, read
@@ -26,18 +26,68 @@ from balcal.metrics.scoring import losses
 from balcal.runtime.provenance import PredictionFile
 
 BINS = 15
+Bounds = tuple[float, float]
 
 
-class Sets:
+class CorruptedFigures(TypedDict):
+    """Figures of one corruption at one severity."""
+
+    corruption: str
+    severity: int
+    accuracy: float
+    accuracy_interval: Bounds
+    mean_confidence: float
+    ece: float
+    floor_mean: float
+    nll: float
+    ece_interval: NotRequired[Bounds]
+
+
+class MeanFigures(TypedDict):
+    """A mean over `sets` sets: those of a corruption, of a severity, or all."""
+
+    corruption: NotRequired[str]
+    severity: NotRequired[int]
+    sets: int
+    accuracy: float
+    accuracy_interval: Bounds
+    ece: float
+    ece_interval: Bounds
+    floor_mean: float
+    nll: float
+
+
+class PooledFigures(TypedDict):
+    samples: int
+    ece: float
+
+
+ShiftFigures = TypedDict(
+    "ShiftFigures",
+    {
+        "images": int,
+        "bins": int,
+        "from": str,
+        "sets": list[CorruptedFigures],
+        "by_severity": list[MeanFigures],
+        "by_corruption": list[MeanFigures],
+        "mean": MeanFigures,
+        "pooled": PooledFigures,
+    },
+)
+"""What `evaluate_shift` returns, as shift.json has it"""
+
+
+class CorruptedSets:
     """Figures of corrupted sets, one by one and in the mean. They share their images and are resampled together."""
 
     def __init__(self) -> None:
-        self.figures: list[dict[str, Any]] = []
+        self.figures: list[CorruptedFigures] = []
         self.tops: list[TopLabels] = []
         self.floors: list[Floats] = []
 
-    def add(self, corruption: str, severity: int, told: Predictions) -> None:
-        rows = read(None, told.log_probs, told.labels)
+    def add(self, corruption: str, severity: int, predictions: Predictions) -> None:
+        rows = read(None, predictions.log_probs, predictions.labels)
         top = rows.top()
         floor = noise_floor(top, BINS, resamples=400)
         figures = bin_table(top, BINS).figures()
@@ -65,22 +115,21 @@ class Sets:
     def eces(self) -> Floats:
         return eces(self.tops, BINS)
 
-    def each(self) -> list[dict[str, Any]]:
+    def each(self) -> list[CorruptedFigures]:
         draws, _ = self.drawn
         return [
             {**figures, "ece_interval": ece_interval(self.eces[i], draws[:, i], self.floors[i]).bounds}
             for i, figures in enumerate(self.figures)
         ]
 
-    def mean(self, **which: Any) -> dict[str, Any]:
-        """Over the sets of which this is true; over all of them if nothing is said."""
-        chosen = [i for i, told in enumerate(self.figures) if which.items() <= told.items()]
+    def mean(self, **which: Any) -> MeanFigures:
+        """Over the sets with this corruption= or severity=; over all of them without."""
+        chosen = [i for i, figures in enumerate(self.figures) if which.items() <= figures.items()]
         draws, right = self.drawn
         accuracy, ece = float(np.mean([self.figures[i]["accuracy"] for i in chosen])), float(self.eces[chosen].mean())
         # sorted, so that the noise of all sets is high together: they share their images
         floor = np.mean([np.sort(self.floors[i]) for i in chosen], axis=0)
-        return {
-            **which,
+        means: MeanFigures = {
             "sets": len(chosen),
             "accuracy": accuracy,
             "accuracy_interval": percentile(accuracy, right[:, chosen].mean(1)).bounds,
@@ -89,33 +138,35 @@ class Sets:
             "floor_mean": float(floor.mean()),
             "nll": float(np.mean([self.figures[i]["nll"] for i in chosen])),
         }
+        return cast(MeanFigures, which | means)
 
-    def pooled(self) -> dict[str, Any]:
+    def pooled(self) -> PooledFigures:
+        """All predictions as one set."""
         conf, right = torch.cat([top.conf for top in self.tops]), torch.cat([top.right for top in self.tops])
-        all_of_them = TopLabels(conf, right, self.tops[0].dtype)
-        return {"samples": len(all_of_them), "ece": bin_table(all_of_them, BINS).ece()}
+        top = TopLabels(conf, right, self.tops[0].dtype)
+        return {"samples": len(top), "ece": bin_table(top, BINS).ece()}
 
 
 def evaluate_shift(
-    sitting: Sitting,
+    predictor: RunPredictor,
     names: Iterable[str] = (),
     published: bool = False,
     seed: int = 0,
     tick: Callable[[str, int], None] = lambda name, total: None,
-) -> dict[str, Any]:
-    """Tables of a run under corruption, made from its own test images; or under the published ones, found on disk.
+) -> ShiftFigures:
+    """Figures of a run on corruptions of its test images: made here, or the published files.
 
-    `tick` is told of each set as it is done, and of how many there are.
+    `tick` is called with each set's name when it is done, and with the number of sets.
     """
-    dataset = registry.dataset(sitting.run.recipe.task.dataset)
+    dataset = registry.dataset(predictor.run.recipe.task.dataset)
     names = tuple(names) or dataset.shift
-    corrupted = _published(sitting) if published else _made(sitting, seed)
+    corrupted = _published(predictor) if published else _made(predictor, seed)
     keys = [(name, severity) for name in names for severity in SEVERITIES]
-    sets = Sets()
+    sets = CorruptedSets()
     for name, severity in keys:
         made = PredictionFile.corrupted(name, severity, seed, VERSION)
         stem = PredictionFile.published(name, severity) if published else made
-        sets.add(name, severity, sitting.predictions(stem, partial(corrupted, name, severity)))
+        sets.add(name, severity, predictor.predictions(stem, partial(corrupted, name, severity)))
         tick(f"{name} {severity}", len(keys))
     return {
         "images": len(sets.tops[0]),
@@ -129,16 +180,16 @@ def evaluate_shift(
     }
 
 
-def _made(sitting: Sitting, seed: int) -> Callable[[str, int], ImageSet]:
+def _made(predictor: RunPredictor, seed: int) -> Callable[[str, int], ImageSet]:
     def corrupted(name: str, severity: int) -> ImageSet:
-        test = sitting.splits.test
+        test = predictor.splits.test
         return ImageSet(corrupt(test.images.cpu(), name, severity, seed), test.labels)
 
     return corrupted
 
 
-def _published(sitting: Sitting) -> Callable[[str, int], ImageSet]:
-    name = sitting.run.recipe.task.dataset
+def _published(predictor: RunPredictor) -> Callable[[str, int], ImageSet]:
+    name = predictor.run.recipe.task.dataset
     found = next((shift for shift in SHIFTS.values() if shift.of == name), None)
     if found is None:
         raise BalcalError(f"nobody has published corruptions of `{name}`: leave --published out, and they are made")

@@ -27,7 +27,7 @@ POINTS = 129
 
 
 class RefittedGamma(nn.Module):
-    """Both branches, fused by the fitted gamma; by the head's own weights as long as none was fitted."""
+    """Both branches fused anew; with the head's own weights until a gamma was fitted."""
 
     gamma: Tensor
 

@@ -22,9 +22,9 @@ from balcal.arena.workers import Cluster, crew
 from balcal.build import as_method
 from balcal.core import BalcalError
 from balcal.evaluation.judge import added_by, calibrated_predictions, evaluate
-from balcal.evaluation.ood import evaluate_outside
-from balcal.evaluation.other_images import Sitting
-from balcal.evaluation.shift import evaluate_shift
+from balcal.evaluation.ood import OodFigures, evaluate_ood
+from balcal.evaluation.other_images import RunPredictor
+from balcal.evaluation.shift import ShiftFigures, evaluate_shift
 from balcal.metrics.bins import bin_table
 from balcal.metrics.inputs import read
 from balcal.paper.budget import seconds_per_epoch
@@ -187,21 +187,21 @@ class Answers:
     def outside(self, recipe: Recipe, names: tuple[str, ...]) -> dict[str, Any]:
         names = tuple(dict.fromkeys(names))
 
-        def compute() -> dict[str, Any]:
-            return evaluate_outside(self._sitting(recipe), names)
+        def compute() -> OodFigures:
+            return evaluate_ood(self._predictor(recipe), names)
 
         found: dict[str, Any] = self._once(("outside", recipe.method.name, recipe.address(), names), compute)
         return found
 
     def shift(self, recipe: Recipe) -> dict[str, Any]:
-        def compute() -> dict[str, Any]:
-            return evaluate_shift(self._sitting(recipe), self.tier.corruptions)
+        def compute() -> ShiftFigures:
+            return evaluate_shift(self._predictor(recipe), self.tier.corruptions)
 
         found: dict[str, Any] = self._once(("shift", recipe.method.name, recipe.address()), compute)
         return found
 
-    def _sitting(self, recipe: Recipe) -> Sitting:
-        return Sitting(Run(self.out, recipe), recipe.method, self.device)
+    def _predictor(self, recipe: Recipe) -> RunPredictor:
+        return RunPredictor(Run(self.out, recipe), recipe.method, self.device)
 
     def _once(self, key: Any, compute: Any) -> Any:
         if key not in self._known:

@@ -1,1 +1,1 @@
-"""What the program itself needs: files, checkpoints, randomness, devices, progress; checked values and names."""
+"""What every room uses: files, checkpoints, randomness, devices, progress, and checks of values and names."""

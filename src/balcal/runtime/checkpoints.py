@@ -1,4 +1,4 @@
-"""Where the training loop keeps what it must not lose: in memory, or in a folder."""
+"""Where the training loop keeps its checkpoints: in memory, or in a folder."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from balcal.runtime.files import load_sealed, save_sealed, seal_in_name, write_i
 State = dict[str, Any]
 Weights = dict[str, torch.Tensor]
 SAVE_EVERY_SECONDS = 300.0
-"""in the middle of an epoch; at its end a state is always saved"""
+"""in the middle of an epoch; at its end the state is always saved"""
 
 
 class Store(Protocol):
-    """Where the loop keeps what it must not lose."""
+    """Keeps the state of a training, and the weights of some epochs."""
 
     lasting: ClassVar[bool]
     """whether what is saved outlives the process, so that a request to stop can be answered by saving"""
@@ -37,7 +37,7 @@ class Store(Protocol):
 
 
 class Memory:
-    """Keeps the best weights while the process lives."""
+    """Keeps the best weights in memory, and no state."""
 
     lasting: ClassVar[bool] = False
 
@@ -65,10 +65,10 @@ class Memory:
 
 @dataclass
 class Folder:
-    """Keeps states and weights on disk, sealed by checksums. `fingerprint` says whose they are.
+    """Keeps states and weights on disk, with checksums. `fingerprint` says which recipe they are of.
 
-    The newest state that is whole is the truth about a training under way: how far it got, its history, and the seals
-    of the weights that belong to it. `history.jsonl` is written from it, for people, and never read back.
+    The newest undamaged state decides where a training resumes: it has the position, the history, and the checksums of
+    the weights that belong to it. `history.jsonl` is written from it, for people, and never read back.
     """
 
     lasting: ClassVar[bool] = True
@@ -77,20 +77,20 @@ class Folder:
     say: Callable[[str], None] = print
     save_every: float = SAVE_EVERY_SECONDS
     origin: dict[str, str] = field(default_factory=dict)
-    """what else the training depends on, by name, as digests; a state of another origin is refused"""
+    """digests of what else the training depends on, by name; a state of another origin is refused"""
 
     def __post_init__(self) -> None:
         self.checkpoints = self.path / "checkpoints"
         self.seals: dict[int, str] | None = None
-        """of the weights that belong here, by epoch; None: not known yet, or written before they were noted"""
+        """checksums of the weights that belong here, by epoch; None: not known yet, or from an older version"""
         self._saved_at = time.monotonic()
 
     def load_state(self) -> State | None:
-        """The newest state that is whole. A damaged one is reported and the one before it used."""
+        """The newest undamaged state. A damaged one is reported, and the one before it used."""
 
         def set_aside(path: Path, error: BalcalError) -> None:
             self.say(f"{error}; it is set aside and the one before it used")
-            with suppress(FileNotFoundError):  # somebody else's process has done it, or has removed it
+            with suppress(FileNotFoundError):  # another process has done it, or has removed it
                 path.rename(path.with_name(f"damaged-{path.name}"))
 
         state = self._newest_state(set_aside)
@@ -125,7 +125,7 @@ class Folder:
         return sorted(self.checkpoints.glob("state-*.pt"), reverse=True)
 
     def _check_origin(self, state: State) -> None:
-        """What the state was trained with must be what is here now; older states do not say."""
+        """Raise an error if the state was trained with another network or other data; older states do not say."""
         for name, then in state.get("origin", {}).items():
             now = self.origin.get(name, then)
             if now != then:
@@ -143,12 +143,12 @@ class Folder:
         self._saved_at = time.monotonic()
 
     def forget_states(self) -> None:
-        """All but the newest two: one to go on from, and one in case that is damaged."""
+        """Remove all but the newest two: one to resume from, and one in case that is damaged."""
         for old in self._states()[2:]:
             old.unlink(missing_ok=True)
 
     def write_history(self, history: Sequence[Record]) -> None:
-        """For people, from the state; written only where it differs."""
+        """Write history.jsonl, for people, if it differs."""
         lines = "".join(json.dumps(record) + "\n" for record in history).encode()
         write_if_other(self.path / "history.jsonl", lines)
 
@@ -163,8 +163,8 @@ class Folder:
                 old.unlink(missing_ok=True)
 
     def load_weights(self, epoch: int) -> Weights:
-        found, mine = self._weights(epoch), None if self.seals is None else self.seals.get(epoch)
-        fitting = [path for path in found if mine is None or seal_in_name(path) == mine]
+        found, seal = self._weights(epoch), None if self.seals is None else self.seals.get(epoch)
+        fitting = [path for path in found if seal is None or seal_in_name(path) == seal]
         if not fitting:
             wrong = "are not those that it kept" if found else "are missing"
             raise BalcalError(
@@ -178,7 +178,7 @@ class Folder:
         return sorted(self.checkpoints.glob(f"weights-e{epoch:04d}.*.pt"))
 
     def kept(self) -> dict[int, Path]:
-        """Epochs whose weights are there, in order, and where."""
+        """The files of weights by epoch, in order."""
         return {int(path.name[9:13]): path for path in sorted(self.checkpoints.glob("weights-e*.pt"))}
 
     def forget_weights(self, keep: set[int]) -> None:
@@ -188,12 +188,12 @@ class Folder:
         self.seals = {epoch: each for epoch, each in (self.seals or {}).items() if epoch in keep}
 
     def epochs(self) -> int:
-        """How many are saved, as the newest state's name says."""
+        """How many epochs are saved, from the name of the newest state."""
         newest = next(iter(self._states()), None)
         return int(newest.name[7:11]) if newest else 0
 
     def history(self) -> list[Record]:
-        """One record per finished epoch, of which there must be at least one."""
+        """One record per finished epoch; an error if there is none."""
         state = self._newest_state(lambda path, error: None)
         if state is None or not state["history"]:
             raise BalcalError(f"{self.path} has no finished epoch yet: run `balcal train` first")
@@ -202,12 +202,12 @@ class Folder:
 
     @contextmanager
     def claimed(self) -> Iterator[None]:
-        """Nobody else may use this folder meanwhile. The claim ends with the process, however it ends."""
+        """Inside the block, no other process may use this folder. The claim ends with the process at the latest."""
         with claim(self.path, shared=False):
             yield
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """Nobody may train here meanwhile; others may look as well."""
+        """Inside the block, no other process may train here; others may read as well."""
         with claim(self.path, shared=True):
             yield

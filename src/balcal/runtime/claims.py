@@ -1,7 +1,7 @@
-"""Who may use a folder: one process that trains there, or any number that only look.
+"""Claims on a folder: by one process that trains there, or by any number that only read.
 
 A claim is a lock on the file `.claim`; it ends with its process, however that ends. Where the file system has no locks,
-nothing is claimed: files are written as a whole and say what they were made from, so that two who meet do each other no
+nothing is claimed. Files are written as a whole and say what they were made from, so two processes do each other no
 harm.
 """
 
@@ -24,7 +24,7 @@ except ImportError:  # Windows: two trainings of one recipe at once are then up 
 
 NAME = ".claim"
 TAKEN = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
-"""what a lock says that somebody else has; any other error means that there are no locks here"""
+"""errors of a lock that another process holds; any other error means that the file system has no locks"""
 
 
 class Claimed(BalcalError):
@@ -37,7 +37,7 @@ _mine: dict[tuple[Path, int], bool] = {}
 
 @contextmanager
 def claim(folder: Path, shared: bool) -> Iterator[None]:
-    """Use a folder, alone or shared. Who has a claim already may claim again: it holds until the outer one ends."""
+    """Claim a folder, alone or shared. Claims of one thread may be nested; the folder is free after the outer one."""
     key = folder.absolute(), threading.get_ident()
     if key in _mine:
         if _mine[key] and not shared:
@@ -57,7 +57,7 @@ def claim(folder: Path, shared: bool) -> Iterator[None]:
 
 
 def _locked(folder: Path, shared: bool) -> int:
-    """A file descriptor that holds the lock."""
+    """The descriptor of the locked file."""
     while True:
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -78,11 +78,11 @@ def _locked(folder: Path, shared: bool) -> int:
         except BaseException:
             os.close(lock)
             raise
-        os.close(lock)  # whoever had it has removed the folder meanwhile
+        os.close(lock)  # its former owner has removed the folder meanwhile
 
 
 def _lock(lock: int, shared: bool) -> bool:
-    """Whether it could be had."""
+    """Whether the lock was free."""
     if not fcntl:
         return True
     try:
@@ -100,7 +100,7 @@ def _is(lock: int, path: Path) -> bool:
 
 
 def _remove_if_empty(new: Sequence[Path]) -> None:
-    """A new folder in which nothing came about is not left behind, nor are those above that were made for it."""
+    """Remove a new folder that stayed empty, and the folders above that were made for it."""
     with suppress(OSError):
         if os.listdir(new[0]) == [NAME]:
             os.unlink(new[0] / NAME)

@@ -1,11 +1,10 @@
-"""Temporary names for what is being written, and how others tell it from debris.
+"""Files that are either there in full or not at all; sealed files, which have their checksum in their name.
 
-A name is `.unfinished-KERNEL-RANDOM-NAME`, beside the place that the finished file will take. The random part is what
-keeps two writers apart: process ids are equal in containers and on clusters. The writer holds a lock while it lives.
-Who shares the folder removes only what nobody writes any more: at once if its lock is free and was taken under the
-running kernel, which knows all locks of its own; otherwise, as locks of other hosts may be invisible, after a day.
-
-Files that are either there in full or not there at all.
+A file is written under a temporary name beside its place, `.unfinished-KERNEL-RANDOM-NAME`, and then renamed. The
+random part keeps two writers apart: process ids may be equal in containers and on clusters. The writer holds a lock on
+it. Whoever shares the folder removes only what nobody writes any more. If the lock is free and was taken under the
+running kernel, which knows all of its own locks, that is at once. Otherwise locks of other hosts may be invisible, and
+it is after a day.
 """
 
 from __future__ import annotations
@@ -35,129 +34,15 @@ except ImportError:  # Windows has no such locks: there, age alone decides
 
 PREFIX = ".unfinished-"
 LOCK = ".lock"
-"""the file in a folder in the making that carries its lock"""
+"""the locked file in an unfinished folder"""
 STALE = 24 * 3600.0
-"""seconds after which something unfinished cannot be in the making any more, as far as locks cannot tell"""
-
-
-@contextmanager
-def new_file(target: Path) -> Iterator[tuple[Path, IO[bytes]]]:
-    """A new file beside the target, under a lock. It is removed at the end: rename it when it is complete."""
-    while True:
-        beside = _name(target)
-        file = open(beside, "xb")  # noqa: SIM115
-        try:
-            with file:
-                if _lock(file, beside):
-                    yield beside, file
-                    return
-        finally:
-            with suppress(OSError):
-                beside.unlink(missing_ok=True)
-
-
-@contextmanager
-def new_folder(target: Path) -> Iterator[Path]:
-    """A new folder beside the target, under a lock, and removed at the end with all that is still in it."""
-    while True:
-        beside = _name(target)
-        beside.mkdir()
-        try:
-            try:
-                file = open(beside / LOCK, "xb")  # noqa: SIM115
-            except FileNotFoundError:
-                if beside.exists():
-                    raise
-                continue  # a sweeper was quicker
-            with file:
-                if _lock(file, beside / LOCK):
-                    yield beside
-                    return
-        finally:
-            remove(beside)
-
-
-def sweep_abandoned(folder: Path, name: str = "") -> None:
-    """Remove what nobody writes any more from a folder that others share; with a name, only what was to become that."""
-    with suppress(OSError):
-        for path in [*folder.iterdir()]:
-            if path.name.startswith(PREFIX) and path.name.endswith(f"-{name}" if name else ""):
-                _remove_abandoned(path)
-
-
-def remove(path: Path) -> None:
-    """A file, or a folder with all that is in it; its lock goes last, so that what is left at a crash can be judged."""
-    if path.is_symlink() or not path.is_dir():
-        path.unlink(missing_ok=True)
-        return
-    with suppress(OSError):
-        for inside in path.iterdir():
-            if inside.name != LOCK:
-                remove(inside)
-    shutil.rmtree(path, ignore_errors=True)
-
-
-def _name(target: Path) -> Path:
-    return target.with_name(f"{PREFIX}{_kernel()}-{secrets.token_hex(8)}-{target.name}")
-
-
-@cache
-def _kernel() -> str:
-    """Eight letters for the kernel that runs; where they cannot be had, letters that nobody else has."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_bytes()
-    except OSError:
-        boot = secrets.token_bytes(16)
-    return hashlib.sha256(boot).hexdigest()[:8]
-
-
-def _lock(file: IO[bytes], path: Path) -> bool:
-    """Lock a file that was just made; false if a sweeper was quicker and has taken it for debris."""
-    if fcntl:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        except OSError:
-            return True  # a file system without locks
-    try:
-        return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
-    except FileNotFoundError:
-        return False
-
-
-def _remove_abandoned(path: Path) -> None:
-    """The lock is kept while the file is removed, so that nobody can begin to write it in between."""
-    marked = path / LOCK if path.is_dir() else path
-    ours = path.name.startswith(f"{PREFIX}{_kernel()}-")
-    known, held = False, -1
-    try:
-        if ours:
-            with suppress(OSError):
-                path.rmdir()  # an empty folder, just made or almost removed
-                return
-        if fcntl and marked.is_file():
-            held = os.open(marked, os.O_RDONLY)
-            try:
-                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                known = ours
-            except BlockingIOError:
-                return
-            except OSError:
-                pass  # a file system without locks
-        if known or time.time() - path.stat().st_mtime > STALE:
-            remove(path)
-    except OSError:
-        pass  # finished or removed meanwhile, or somebody else's
-    finally:
-        if held >= 0:
-            os.close(held)
+"""seconds after which an unfinished file counts as abandoned, where locks cannot tell"""
 
 
 def write_atomic(path: Path, content: bytes | Iterable[bytes]) -> None:
-    """Write beside, flush to disk, rename. A crash leaves the old file or the new one; a full disk leaves no debris.
+    """Write a file beside its place, flush it to disk, rename it. A crash leaves the old file or the new one.
 
-    What is too big to hold may come in parts. What a killed process left of the same file is removed.
+    A large content may come in parts. Unfinished versions that a killed process left are removed.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -184,7 +69,7 @@ def write_atomic(path: Path, content: bytes | Iterable[bytes]) -> None:
 
 
 def write_if_other(path: Path, content: bytes) -> None:
-    """Write a file unless it has this content already, so that looking at a run does not touch its files."""
+    """Write a file unless it has this content already, so that reading a run does not touch its files."""
     try:
         same = path.read_bytes() == content
     except OSError:
@@ -194,7 +79,7 @@ def write_if_other(path: Path, content: bytes) -> None:
 
 
 def sweep(folder: Path, shared: bool = False) -> None:
-    """Remove what killed processes left unfinished below a folder; where others may be writing, only that."""
+    """Remove unfinished files below a folder; where others may be writing (`shared`), only abandoned ones."""
     for debris in list(folder.glob(f"**/{PREFIX}*")):
         if shared:
             sweep_abandoned(debris.parent)
@@ -203,7 +88,7 @@ def sweep(folder: Path, shared: bool = False) -> None:
 
 
 def save_sealed(folder: Path, stem: str, value: Any) -> Path:
-    """Save tensors as `stem.<checksum>.pt`: the name tells whether the content is whole, and torch.load reads it."""
+    """Save tensors as `stem.<checksum>.pt`, for torch.load; the checksum tells whether the content is complete."""
     buffer = io.BytesIO()
     torch.save(_canonical(value), buffer)
     content = buffer.getvalue()
@@ -213,8 +98,10 @@ def save_sealed(folder: Path, stem: str, value: Any) -> Path:
 
 
 def _canonical(value: Any) -> Any:
-    """Equal values as equal bytes: pickle writes an object that occurs twice once, and strings that were read from a
-    file are not the objects that strings of the program are."""
+    """A copy in which equal strings are one object, so that equal values give equal bytes.
+
+    Pickle writes an object that occurs twice once, and strings read from a file are other objects than the program's.
+    """
     if isinstance(value, str):
         return sys.intern(value)
     if isinstance(value, dict):
@@ -228,7 +115,7 @@ def _canonical(value: Any) -> Any:
 
 
 def load_sealed(path: Path) -> Any:
-    """What `save_sealed` saved, or an error that says what is wrong with it."""
+    """Load what `save_sealed` saved."""
     content = read_sealed(path)
     try:
         return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
@@ -237,7 +124,7 @@ def load_sealed(path: Path) -> Any:
 
 
 def save_sealed_json(folder: Path, stem: str, value: Any) -> Path:
-    """Plain values as `stem.<checksum>.json`."""
+    """Save plain values as `stem.<checksum>.json`."""
     content = (json.dumps(value, indent=1) + "\n").encode()
     path = folder / f"{stem}.{seal(content)}.json"
     write_atomic(path, content)
@@ -245,7 +132,7 @@ def save_sealed_json(folder: Path, stem: str, value: Any) -> Path:
 
 
 def read_sealed(path: Path) -> bytes:
-    """The content of a sealed file, which must match the checksum in its name."""
+    """The content of a sealed file; an error if it does not match the checksum in its name."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -256,7 +143,7 @@ def read_sealed(path: Path) -> bytes:
 
 
 def seal_in_name(path: Path) -> str:
-    """The checksum that a sealed file was given.
+    """The checksum in a sealed file's name.
 
     >>> seal_in_name(Path("weights-e0003.0123456789abcdef.pt"))
     '0123456789abcdef'
@@ -265,5 +152,119 @@ def seal_in_name(path: Path) -> str:
 
 
 def seal(content: bytes) -> str:
-    """Sixteen letters that change with any byte."""
+    """The checksum of a content: the first 16 hex digits of its SHA-256."""
     return hashlib.sha256(content).hexdigest()[:16]
+
+
+@contextmanager
+def new_file(target: Path) -> Iterator[tuple[Path, IO[bytes]]]:
+    """A new, locked file beside the target. It is removed at the end: rename it when it is complete."""
+    while True:
+        beside = _name(target)
+        file = open(beside, "xb")  # noqa: SIM115
+        try:
+            with file:
+                if _lock(file, beside):
+                    yield beside, file
+                    return
+        finally:
+            with suppress(OSError):
+                beside.unlink(missing_ok=True)
+
+
+@contextmanager
+def new_folder(target: Path) -> Iterator[Path]:
+    """A new, locked folder beside the target. It is removed at the end, with all that is still in it."""
+    while True:
+        beside = _name(target)
+        beside.mkdir()
+        try:
+            try:
+                file = open(beside / LOCK, "xb")  # noqa: SIM115
+            except FileNotFoundError:
+                if beside.exists():
+                    raise
+                continue  # another process took it for abandoned, and removed it
+            with file:
+                if _lock(file, beside / LOCK):
+                    yield beside
+                    return
+        finally:
+            remove(beside)
+
+
+def sweep_abandoned(folder: Path, name: str = "") -> None:
+    """Remove abandoned unfinished files from a folder that others share; with a name, only those of that file."""
+    with suppress(OSError):
+        for path in [*folder.iterdir()]:
+            if path.name.startswith(PREFIX) and path.name.endswith(f"-{name}" if name else ""):
+                _remove_abandoned(path)
+
+
+def remove(path: Path) -> None:
+    """Remove a file, or a folder with its content. Its lock goes last, so that a crash leaves that too."""
+    if path.is_symlink() or not path.is_dir():
+        path.unlink(missing_ok=True)
+        return
+    with suppress(OSError):
+        for inside in path.iterdir():
+            if inside.name != LOCK:
+                remove(inside)
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def _name(target: Path) -> Path:
+    return target.with_name(f"{PREFIX}{_kernel()}-{secrets.token_hex(8)}-{target.name}")
+
+
+@cache
+def _kernel() -> str:
+    """Eight hex digits for the running kernel; random ones where it has no id."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_bytes()
+    except OSError:
+        boot = secrets.token_bytes(16)
+    return hashlib.sha256(boot).hexdigest()[:8]
+
+
+def _lock(file: IO[bytes], path: Path) -> bool:
+    """Lock a new file; false if another process took it for abandoned before."""
+    if fcntl:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True  # a file system without locks
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
+def _remove_abandoned(path: Path) -> None:
+    """Remove an unfinished file or folder if nobody writes it; its lock is held meanwhile, so that nobody begins to."""
+    marked = path / LOCK if path.is_dir() else path
+    ours = path.name.startswith(f"{PREFIX}{_kernel()}-")
+    known, held = False, -1
+    try:
+        if ours:
+            with suppress(OSError):
+                path.rmdir()  # an empty folder, just made or almost removed
+                return
+        if fcntl and marked.is_file():
+            held = os.open(marked, os.O_RDONLY)
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                known = ours
+            except BlockingIOError:
+                return
+            except OSError:
+                pass  # a file system without locks
+        if known or time.time() - path.stat().st_mtime > STALE:
+            remove(path)
+    except OSError:
+        pass  # finished or removed meanwhile, or somebody else's
+    finally:
+        if held >= 0:
+            os.close(held)

@@ -1,4 +1,4 @@
-"""Names that people type, and names that people are shown: a name is text, whatever it contains."""
+"""Unknown names get a suggestion; names that are printed are escaped for the terminal, Markdown and LaTeX."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from difflib import get_close_matches
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> str:
-    """A sentence for a name that nobody has.
+    """The error message for a name that does not exist.
 
     >>> unknown("fruit", "aple", ["pear", "apple"])
     'unknown fruit `aple`; did you mean `apple`? known: apple, pear'
@@ -20,13 +20,13 @@ def unknown(what: str, name: str, known: Iterable[str]) -> str:
 
 
 HIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""what a terminal obeys instead of showing it: control characters, those that turn the direction of text, and halves of
-characters, which cannot be written at all"""
+"""what a terminal obeys instead of showing it: control characters, those that change the direction of text, and lone
+surrogates, which cannot be encoded"""
 SHORT = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 
 
 def plain(text: object) -> str:
-    r"""On one line, with what would be obeyed instead of shown written out; text inside JSON stays what it is.
+    r"""The text on one line, with control characters written out. Text inside JSON keeps its meaning.
 
     >>> print(plain("cat\x1b[31m\ndog"))
     cat\u001b[31m\ndog
@@ -40,7 +40,7 @@ def plain_lines(text: object) -> str:
 
 
 def in_markdown(text: object) -> str:
-    r"""A name inside a Markdown sentence or table: nothing in it is mark-up.
+    r"""Escape a name for a Markdown sentence or table.
 
     >>> print(in_markdown("a|b <script> _c_ d_e"))
     a\|b \<script\> \_c\_ d_e
@@ -68,7 +68,8 @@ LATEX = {c: f"\\{c}" for c in "_%&#${}"} | {
 
 
 def in_latex(text: object) -> str:
-    r"""
+    r"""Escape a name for LaTeX.
+
     >>> print(in_latex(r"a_b{50%} \input"))
     a\_b\{50\%\} \textbackslash{}input
     """

@@ -1,7 +1,7 @@
-"""What a file of a run was made from, and a seal that tells whether it is still what was written.
+"""Provenance: what a file of a run was made from, and a checksum (`seal`) that shows whether it was changed.
 
-A run trusts three sealed things: its states, its weights and the record that it is finished. Everything else in its
-folder (predictions, figures) says which recipe, weights and images it comes from; what does not fit is refused.
+A run trusts its states, its weights and the record that it is finished; they have their checksum in their name. Its
+predictions and figures say which recipe, weights and images they come from; what does not fit is refused.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import hashlib
 import io
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from pathlib import Path
@@ -101,7 +102,7 @@ class MadeFrom:
     """"1 of 2", if several files belong together"""
 
     def check(self, written: Any, path: Path) -> None:
-        """What a file says of itself must be what is expected here."""
+        """Raise an error if a file was made from something else."""
         if not isinstance(written, dict):
             raise BalcalError(f"{path} does not say what it was made from: delete it, and it will be computed again")
         names = {
@@ -121,14 +122,14 @@ class MadeFrom:
 
 @dataclass(frozen=True)
 class Finished:
-    """How a training ended: what chooses an epoch, and which weights and images belong to it."""
+    """The record of a finished training: its history, and the checksums of its weights and images."""
 
     fingerprint: str
     history: list[Record]
     weights: dict[int, str]
     """seals by epoch"""
     data: dict[str, Any] | None
-    """roles of the data; None for runs that are older than their record"""
+    """the splits; None for runs that are older than this record"""
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -143,19 +144,19 @@ class Finished:
         return Finished(str(written["fingerprint"]), history, weights, data)
 
     def digest(self, role: str) -> str:
-        """Of the images in a role; empty if it was not written down."""
+        """The digest of the images in a split; empty if it was not recorded."""
         return str(self.data["roles"][role]["digest"]) if self.data else ""
 
 
 def is_manifest(data: Any) -> bool:
-    """Whether this says of each role of the data what it holds."""
+    """Whether this describes every split, as data.json does."""
     roles = data.get("roles") if isinstance(data, dict) else None
     wanted = ("train", "select", "calibrate", "test")
     return isinstance(roles, dict) and all(isinstance(roles.get(r), dict) and "digest" in roles[r] for r in wanted)
 
 
 def write_predictions(path: Path, predictions: Predictions, made: MadeFrom) -> None:
-    """An .npz that anybody can read, with its origin and its seal inside."""
+    """Write an .npz file with its origin and its checksum inside."""
     arrays: dict[str, Any] = {
         "log_probs": predictions.log_probs.cpu().numpy(),
         "labels": predictions.labels.cpu().numpy(),
@@ -169,7 +170,7 @@ def write_predictions(path: Path, predictions: Predictions, made: MadeFrom) -> N
 
 
 def read_predictions(path: Path) -> tuple[Predictions, Any] | None:
-    """(predictions, what they say they were made from); None if there are none, or none that were sealed."""
+    """(predictions, what they say they were made from); None if there are none, or none with a checksum."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:
@@ -194,15 +195,15 @@ def read_predictions(path: Path) -> tuple[Predictions, Any] | None:
     return found, made
 
 
-def write_figures(path: Path, figures: dict[str, Any], made: MadeFrom) -> None:
-    """Figures as JSON, with their origin and their seal."""
+def write_figures(path: Path, figures: Mapping[str, Any], made: MadeFrom) -> None:
+    """Write figures as JSON, with their origin and their checksum."""
     content = json.loads(json.dumps({**figures, MADE_FROM: asdict(made)}))  # as it will be read back
     content[SEAL] = _seal_of_json(content)
     write_atomic(path, (json.dumps(content, indent=2) + "\n").encode())
 
 
 def read_figures(path: Path, made: MadeFrom) -> dict[str, Any] | None:
-    """Figures that come from just this; None if there are none, or none that were sealed."""
+    """Figures of this origin; None if there are none, or none with a checksum."""
     found = read_sealed_figures(path)
     if found is None:
         return None
@@ -212,7 +213,7 @@ def read_figures(path: Path, made: MadeFrom) -> dict[str, Any] | None:
 
 
 def read_sealed_figures(path: Path) -> tuple[dict[str, Any], Any] | None:
-    """(figures, what they say they were made from); None if there are none, or none that were sealed."""
+    """(figures, what they say they were made from); None if there are none, or none with a checksum."""
     try:
         found = json.loads(path.read_text())
         if isinstance(found, dict) and SEAL not in found:

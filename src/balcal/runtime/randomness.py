@@ -1,6 +1,6 @@
-"""Randomness is a function of (seed, what for, epoch, position), never of what happened before.
+"""Randomness as a function of (seed, purpose, epoch, position), never of what happened before.
 
-So nothing has to be saved to resume to the bit, and neither the number of processes nor that of loader workers matters.
+So a run resumes bit by bit without saved generators, and the number of processes and of loader workers does not matter.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def stream(*key: Key) -> int:
 
 
 def generator(*key: Key) -> torch.Generator:
-    """A generator on the CPU: draws are then the same whatever device they are used on."""
+    """A generator on the CPU, so that its draws are the same whatever device they are used on."""
     return torch.Generator().manual_seed(stream(*key))
 
 
@@ -41,6 +41,6 @@ def seed_torch(*key: Key) -> None:
 
 @contextmanager
 def own_randomness() -> Iterator[None]:
-    """Whatever we do to torch's global generators inside, the caller finds them as they were."""
+    """Restore torch's global generators at the end of the block."""
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         yield

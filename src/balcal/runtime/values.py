@@ -1,4 +1,6 @@
-"""What a setting may be. Types and ranges are declared on the fields of a record, and checked here for everybody.
+"""Check values that users pass, settings and arrays, and refuse a wrong one in one sentence.
+
+Types and ranges of settings are declared on the fields of a record:
 
     @dataclass(frozen=True)
     class Focal:
@@ -7,9 +9,7 @@
         def __post_init__(self) -> None:
             check_settings(self, "loss")
 
-So `Focal(gamma=-1)`, `--set loss.gamma=-1` and a method's own settings get the same sentence.
-
-Values that people bring: arrays of any kind, and settings. Read, or refused in one sentence.
+So `Focal(gamma=-1)`, `--set loss.gamma=-1` and a method's own settings get the same error message.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from balcal.core import BalcalError
 
 @dataclass(frozen=True)
 class Range:
-    """The numbers that a setting may be, never NaN or infinite; what else its type allows is free."""
+    """The numbers that a setting may be, never NaN or infinite. It does not restrict values that are no numbers."""
 
     words: str
-    """completes "must ..." """
+    """completes the sentence "must ..." """
     low: float = -math.inf
     high: float = math.inf
     low_belongs: bool = True
@@ -53,7 +53,7 @@ LARGEST = float(np.finfo(np.float32).max)
 
 
 def _infinite(value: float) -> bool:
-    """Also in float32, which is what networks compute in; whole numbers are never computed with."""
+    """Whether a number is infinite in float32, which networks compute in; whole numbers are settings, not operands."""
     return isinstance(value, float) and abs(value) > LARGEST
 
 
@@ -69,7 +69,7 @@ def above(low: float, words: str = "") -> Range:
 
 
 def within(interval: str, why: str = "") -> Range:
-    """An interval as people write it; a round bracket leaves the end out.
+    """An interval in mathematical notation; a round bracket leaves the end out.
 
     >>> 1.0 in [x for x in (0.0, 1.0) if within("(0, 1]").holds(x)], within("(0, 1]").holds(0.0)
     (True, False)
@@ -83,12 +83,12 @@ SEED = at_least(0)
 
 @cache
 def adapter(wanted: Any) -> TypeAdapter[Any]:
-    """What checks values of a type; making one takes a while."""
+    """The pydantic adapter that checks values of a type; cached, as making one takes a while."""
     return TypeAdapter(wanted)
 
 
 def declared(record: Any) -> Mapping[str, tuple[Any, Range]]:
-    """The settings of a record: for each its type and its range."""
+    """The type and the range of each setting of a record."""
     kind: Any = type(record)
     return _declared(kind)
 
@@ -104,8 +104,7 @@ def _range(hint: Any) -> Range:
 
 
 def check_settings(record: Any, root: str) -> None:
-    """Refuse a record with a value that its fields do not allow. A list will do for a tuple, and numpy's numbers for
-    Python's."""
+    """Raise an error if a field's value is not allowed. Lists become tuples, and numpy's numbers Python's."""
     for name, (wanted, allowed) in declared(record).items():
         given = getattr(record, name)
         value = check_value(f"{root}.{name}", given, wanted, allowed)
@@ -114,7 +113,7 @@ def check_settings(record: Any, root: str) -> None:
 
 
 def check_value(name: str, value: Any, wanted: Any, allowed: Range = ANY) -> Any:
-    """The value, if it is of the type and in the range.
+    """Return the value if it is of the type and in the range, else raise an error.
 
     >>> check_value("seed", np.int64(3), int, SEED)
     3
@@ -125,12 +124,12 @@ def check_value(name: str, value: Any, wanted: Any, allowed: Range = ANY) -> Any
     Traceback (most recent call last):
     balcal.core.BalcalError: plan.lr must be above 0 and finite in float32, not inf
     """
-    value = plain(value)
+    value = as_python(value)
     try:
-        told = adapter(wanted).validate_python(value, strict=True)
+        checked = adapter(wanted).validate_python(value, strict=True)
     except ValidationError as error:
         raise misfit(name, repr(value), error) from None
-    for number in told if isinstance(told, tuple) else (told,):
+    for number in checked if isinstance(checked, tuple) else (checked,):
         if isinstance(number, (int, float)) and not isinstance(number, bool) and not allowed.holds(number):
             finite = " and finite in float32" if _infinite(number) else ""
             why = f": {allowed.why}" if allowed.why else ""
@@ -138,43 +137,43 @@ def check_value(name: str, value: Any, wanted: Any, allowed: Range = ANY) -> Any
     return value
 
 
-def plain(value: Any) -> Any:
-    """As Python has it: numpy's numbers as numbers, lists as tuples."""
+def as_python(value: Any) -> Any:
+    """numpy's numbers as Python's, lists as tuples."""
     if isinstance(value, np.generic):
         return value.item()
-    return tuple(map(plain, value)) if isinstance(value, (list, tuple)) else value
+    return tuple(map(as_python, value)) if isinstance(value, (list, tuple)) else value
 
 
 def misfit(name: str, value: str, error: ValidationError) -> BalcalError:
-    """A sentence for a value of another type."""
+    """The error for a value of another type."""
     reasons = " or ".join(dict.fromkeys(e["msg"][0].lower() + e["msg"][1:] for e in error.errors()))
     return BalcalError(f"`{name}={value}` does not fit: {reasons}")
 
 
 def as_tensor(values: Any, what: str = "the data") -> Tensor:
-    """Tensors stay where they are; arrays share their memory; lists are read in float64, as numpy does.
+    """Read an array of any kind: tensors stay on their device, arrays share their memory, lists become float64.
 
-    Gradients are left behind. What is not numbers, or hides some of them behind a mask, is refused.
+    Gradients are detached. What is not numbers, or has masked entries, is refused.
 
     >>> as_tensor([[1, 2], [3]])
     Traceback (most recent call last):
     balcal.core.BalcalError: the data cannot be read as an array of numbers: its rows must be equally long
     """
     if isinstance(values, Tensor):
-        return _plain(values, what)
+        return _plain_tensor(values, what)
     if np.ma.isMaskedArray(values) and bool(np.ma.is_masked(values)):
         raise BalcalError(f"{what} has masked entries: leave those samples out, or fill them, before you pass it")
     array = _array(values, what)
     if array.dtype.kind not in "biuf":
         raise BalcalError(f"expected numbers in {what}, got an array of {array.dtype}")
-    usual = f"{array.dtype.kind}{min(array.dtype.itemsize, 8)}"  # long doubles are cut, bytes put in our order
+    usual = f"{array.dtype.kind}{min(array.dtype.itemsize, 8)}"  # long doubles to 64 bits, bytes in native order
     array = np.ascontiguousarray(array.astype(usual, copy=False)).reshape(array.shape).view(usual)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # a read-only array: we do not write
+        warnings.simplefilter("ignore", UserWarning)  # about a read-only array: nothing writes to it
         return torch.from_numpy(array)
 
 
-def _plain(values: Tensor, what: str) -> Tensor:
+def _plain_tensor(values: Tensor, what: str) -> Tensor:
     if values.layout is not torch.strided or values.is_quantized or values.is_meta or values.is_complex():
         raise BalcalError(f"expected numbers in {what}, got a tensor of {values.dtype}, {values.layout}")
     if type(values).__name__ == "MaskedTensor":
@@ -190,12 +189,12 @@ def _array(values: Any, what: str) -> np.ndarray[Any, np.dtype[Any]]:
             return np.asarray([_detached(each) for each in values] if isinstance(values, (list, tuple)) else values)
     except BalcalError:
         raise
-    except Exception:  # whatever somebody's object does when it is asked for its numbers
+    except Exception:  # whatever a user's object raises when it is converted
         raise BalcalError(f"{what} cannot be read as an array of numbers: its rows must be equally long") from None
 
 
 def _detached(each: Any) -> Any:
-    """A row of a list: a tensor is taken off its device and its gradients."""
+    """A row of a list; a tensor becomes an array on the CPU, without gradients."""
     if isinstance(each, Tensor):
         return each.detach().cpu().numpy()
     if np.ma.isMaskedArray(each) and bool(np.ma.is_masked(each)):
@@ -204,7 +203,7 @@ def _detached(each: Any) -> Any:
 
 
 def check_whole(value: Any, name: str, least: float = 0, most: float = math.inf) -> int:
-    """A whole number from `least` to `most`.
+    """Return a whole number from `least` to `most`, else raise an error.
 
     >>> check_whole(2.5, "bins")
     Traceback (most recent call last):
@@ -221,7 +220,7 @@ def check_whole(value: Any, name: str, least: float = 0, most: float = math.inf)
 
 
 def check_number(value: Any, name: str, least: float = -math.inf, most: float = math.inf) -> float:
-    """A finite number from `least` to `most`.
+    """Return a finite number from `least` to `most`, else raise an error.
 
     >>> check_number(float("nan"), "tolerance")
     Traceback (most recent call last):
@@ -237,23 +236,24 @@ def check_number(value: Any, name: str, least: float = -math.inf, most: float = 
 
 
 def check_choice(value: Any, name: str, choices: Sequence[str]) -> None:
-    """One of a few words."""
+    """Raise an error unless the value is one of a few words."""
     if not isinstance(value, str) or value not in choices:
         raise BalcalError(f"{name} must be {' or '.join(choices)}, not {_shown(value)}")
 
 
-def plain_record(told: Any, kind: type[Any]) -> dict[str, Any]:
-    """Plain data that has the fields of a record, and nothing else."""
+def plain_record(data: Any, kind: type[Any]) -> dict[str, Any]:
+    """Return plain data that has just the fields of a record, else raise an error."""
     names = [each.name for each in fields(kind)]
-    if not isinstance(told, Mapping) or set(told) != set(names):
+    if not isinstance(data, Mapping) or set(data) != set(names):
         raise BalcalError(f"a {kind.__name__.lower()} must have {', '.join(names)}")
-    return dict(told)
+    return dict(data)
 
 
-def plain_list(told: Any, name: str) -> list[Any]:
-    if not isinstance(told, (list, tuple)):
+def plain_list(data: Any, name: str) -> list[Any]:
+    """Return plain data as a list, else raise an error."""
+    if not isinstance(data, (list, tuple)):
         raise BalcalError(f"{name} must be a list")
-    return list(told)
+    return list(data)
 
 
 def _shown(value: Any) -> str:

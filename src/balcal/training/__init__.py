@@ -1,1 +1,1 @@
-"""Training: the loop, what it keeps between steps, and the ways into it (`fit`, `train_recipe`, `retrofit`)."""
+"""Training: the loop, its state, and the functions that start it (`fit`, `train_recipe`, `retrofit`)."""

@@ -1,4 +1,4 @@
-"""Two doors to the loop: `fit` for somebody's own model and loaders, `train` for a recipe."""
+"""Train: `fit` for a model and loaders of your own, `train_recipe` for a recipe."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from balcal.build import build
 from balcal.core import BalcalError, Record
 from balcal.data.batches import Batches, LoaderBatches, MemoryBatches, Pixels
 from balcal.data.splits import hold_out, loader_digest, manifest, overlap_sentences
-from balcal.evaluation.judge import evaluate, load_splits
+from balcal.evaluation.judge import RunFigures, evaluate, load_splits
 from balcal.evaluation.predict import fit_posthoc
 from balcal.model import Model
 from balcal.recipe import Plan, Recipe, describe, fingerprint, flattened
@@ -31,7 +31,7 @@ from balcal.runtime.progress import Progress
 from balcal.runtime.randomness import own_randomness, seed_torch
 from balcal.runtime.values import SEED, at_least, check_value
 from balcal.training.loop import run_epochs
-from balcal.training.parents import ParentRun, start_from, without_detours
+from balcal.training.parents import ParentRun, frozen_features_cached, start_from
 from balcal.training.session import Session
 from balcal.training.trackers import Tracked, Trackers, check_trackers
 
@@ -47,16 +47,16 @@ def fit(
     track: Iterable[str] = (),
     **settings: Any,
 ) -> list[Record]:
-    """Train a wrapped model on loaders of (x, y), on the device where the model is; returns one record per epoch.
+    """Train a wrapped model on loaders of (x, y), on the model's device; return one record per epoch.
 
-    Without a `val_loader` a tenth of the training samples is held out, and that is said. The model ends up with the
-    weights of its best epoch by validation NLL, and with its post-hoc map fitted. `settings` are those of a `Plan`:
+    The model ends with the weights of its best epoch by validation NLL, and with its post-hoc map fitted. Without a
+    `val_loader` a tenth of the training samples is held out, and a note says so. `settings` are those of a `Plan`:
     optimiser, lr, weight_decay, schedule, clip, accumulate, precision, ... With `out` the training survives
-    interruption: the same call resumes. `track` names others to be told of each epoch: `["csv:epochs.csv",
+    interruption: the same call resumes. `track` names trackers that get each epoch's record: `["csv:epochs.csv",
     "tensorboard:logs"]`.
 
-    A method that starts from another run (`tst`, `vtst`) starts here from the weights that the model has: bring a
-    network that is trained already. `pcs` needs all epochs of a run, so it goes with `balcal train` only.
+    A method that starts from another run (`tst`, `vtst`) starts here from the weights that the model has: pass a
+    trained network. `pcs` needs all epochs of a run, so it works with `balcal train` only.
     """
     if not isinstance(model, Model):
         raise BalcalError(f"fit trains a model that balcal.wrap has made, not a {type(model).__name__}: wrap it first")
@@ -77,10 +77,10 @@ def fit(
             raise BalcalError(f"the {name} loader is empty")
     _tune_machine(device)
     trackers = Trackers(check_trackers(track) if world.first else (), progress.note)
-    told = Tracked(f"{model.method.name}-seed{seed}", flattened({"plan": describe(plan)}))
+    tracked = Tracked(f"{model.method.name}-seed{seed}", flattened({"plan": describe(plan)}))
     if out is None:
-        trackers.start(told)
-        history = fit_batches(model, train, val, plan, seed, progress, told=trackers.epoch)
+        trackers.start(tracked)
+        history = fit_batches(model, train, val, plan, seed, progress, on_epoch=trackers.epoch)
     else:
         folder = _folder_of(model, plan, seed, Path(out), progress)
         folder.origin = {
@@ -89,7 +89,7 @@ def fit(
             "validation data": loader_digest(val_loader),
         }
         with folder.claimed() if world.first else nullcontext():
-            trackers.start(replace(told, name=folder.path.name, epochs=folder.epochs()))
+            trackers.start(replace(tracked, name=folder.path.name, epochs=folder.epochs()))
             history = fit_batches(model, train, val, plan, seed, progress, folder, trackers.epoch)
     trackers.finish({})
     return history
@@ -101,7 +101,7 @@ def _folder_of(model: Model, plan: Plan, seed: int, out: Path, progress: Progres
 
 
 def _without_addresses(text: str) -> str:
-    """What a module prints may name places in memory, which differ from process to process.
+    """Remove memory addresses from what a module prints: they differ from process to process.
 
     >>> _without_addresses("Act(<function relu at 0x7f00>)")
     'Act(<function relu>)'
@@ -117,14 +117,14 @@ def fit_batches(
     seed: int,
     progress: Progress,
     store: Store | None = None,
-    told: Callable[[Record], None] = lambda record: None,
+    on_epoch: Callable[[Record], None] = lambda record: None,
 ) -> list[Record]:
-    """Train to the end, choose, and fit what comes after training."""
+    """Train to the last epoch, load the chosen one, and fit the post-hoc map."""
     world = current_world()
-    history = run_epochs(Session(model, train, val, plan, seed, store or Memory(), progress, world, told))
+    history = run_epochs(Session(model, train, val, plan, seed, store or Memory(), progress, world, on_epoch))
     fitted = fit_posthoc(model, model.method.posthoc, val)
-    model.posthoc = world.told(fitted).to(model.head.weights.device)
-    # whole: how many numbers it has may depend on what a process saw
+    # the whole module, as the number of its tensors' entries may depend on what a process saw
+    model.posthoc = world.broadcast(fitted).to(model.head.weights.device)
     return history
 
 
@@ -136,12 +136,12 @@ def train_recipe(
     save_every: float = SAVE_EVERY_SECONDS,
     track: Iterable[str] = (),
     keep_epochs: int | None = None,
-) -> dict[str, Any] | None:
-    """Train a recipe, or resume it, or find it finished; then give its figures (to the first process, of several).
+) -> RunFigures | None:
+    """Train a recipe, or resume it, or find it finished; return its figures (None on ranks other than 0).
 
-    No part of the recipe, so the run has the same address and the same bits with them: `track` names others to be told
-    of each epoch, and of the figures in the end; `keep_epochs=n` keeps the weights of every n-th epoch for a later look
-    at them, and a run that was trained without is trained again, in its place.
+    `track` and `keep_epochs` are no part of the recipe: the run keeps its address and its bits. `track` names trackers
+    that get each epoch's record and the final figures. `keep_epochs=n` keeps the weights of every n-th epoch; a run
+    that was trained without it is trained again, in the same folder.
     """
     check_value("save_every", save_every, float, at_least(0))
     if keep_epochs is not None:
@@ -153,7 +153,7 @@ def train_recipe(
 
 @dataclass(frozen=True)
 class Machine:
-    """Where a recipe is trained, and how."""
+    """Where a recipe is trained, and what is kept of it besides."""
 
     device: torch.device
     world: World
@@ -162,19 +162,20 @@ class Machine:
     track: tuple[str, ...] = ()
     keep_epochs: int | None = None
 
-    def plan(self, asked: Plan) -> Plan:
-        """The plan of a recipe, and what to keep besides; a recipe that says itself what to keep is obeyed."""
-        return replace(asked, keep=self.keep_epochs) if self.keep_epochs and asked.keep == "best" else asked
+    def plan(self, plan: Plan) -> Plan:
+        """A recipe's plan that also keeps every `keep_epochs`-th epoch, unless the recipe itself says what to keep."""
+        return replace(plan, keep=self.keep_epochs) if self.keep_epochs and plan.keep == "best" else plan
 
 
-def train_here(recipe: Recipe, out: Path, machine: Machine) -> dict[str, Any] | None:
+def train_here(recipe: Recipe, out: Path, machine: Machine) -> RunFigures | None:
+    """Train a recipe among processes that have joined already; its parent run comes first."""
     world, device = machine.world, machine.device
     title = f"{recipe.task.name} {recipe.for_training().method} seed {recipe.seed}"
     progress = Progress(title, machine.quiet or not world.first)
     run = Run(out, recipe, progress.note)
     run.save_every = machine.save_every
     plan = machine.plan(run.recipe.task.plan)
-    finished = world.told(run.finished and not run.lacks(plan))  # the first process may be alone in seeing the folder
+    finished = world.broadcast(run.finished and not run.lacks(plan))  # other ranks may not see the folder
     parent = _trained_parent(run, out, machine) if run.recipe.parent and not finished else None
     if world.first:
         progress.log = run.log
@@ -182,9 +183,9 @@ def train_here(recipe: Recipe, out: Path, machine: Machine) -> dict[str, Any] | 
     tracked = Tracked(run.recipe.address(), flattened(describe(run.recipe)))
     with run.claimed() if world.first else nullcontext():
         if world.first and run.lacks(plan):
-            progress.note(f"{run.path} did not keep its epochs: it is trained again, to the same bits")
+            progress.note(f"{run.path} did not keep its epochs: it is trained again, with the same result")
             run.start_over()
-        if world.told(run.finished):
+        if world.broadcast(run.finished):
             progress.note(f"{run.path} is finished already: nothing to train")
             if world.first:
                 run.write_for_people()
@@ -193,7 +194,7 @@ def train_here(recipe: Recipe, out: Path, machine: Machine) -> dict[str, Any] | 
         else:
             trackers.start(replace(tracked, epochs=run.epochs()))
             _train_run(run, machine, progress, parent, trackers)
-        figures = None
+        figures: RunFigures | None = None
         if world.first:
             figures = evaluate(run, run.recipe.method, device)
             if recipe.method.changes != run.recipe.method.changes:
@@ -204,15 +205,15 @@ def train_here(recipe: Recipe, out: Path, machine: Machine) -> dict[str, Any] | 
 
 
 def _trained_parent(run: Run, out: Path, machine: Machine) -> ParentRun:
-    """The run that comes first: found, or resumed, or trained."""
-    asked = cast(Recipe, run.recipe.parent)
-    parent = Run(out, asked, run.say)
-    if not machine.world.told(parent.finished and (parent.path / "metrics.json").exists()):
-        run.say(f"{run.recipe.method} starts from the run of {asked.method}, which comes first")
-        train_here(asked, out, replace(machine, keep_epochs=None))
+    """The run that this one starts from: found, or resumed, or trained."""
+    recipe = cast(Recipe, run.recipe.parent)
+    parent = Run(out, recipe, run.say)
+    if not machine.world.broadcast(parent.finished and (parent.path / "metrics.json").exists()):
+        run.say(f"{run.recipe.method} starts from the run of {recipe.method}, which comes first")
+        train_here(recipe, out, replace(machine, keep_epochs=None))
     elif machine.world.first:
         with suppress(Claimed), parent.in_use():
-            pass  # whatever a killed process left there is gone now
+            pass  # taking the claim removes what a killed process left unfinished
     return ParentRun.of(parent, machine.world)
 
 
@@ -226,11 +227,11 @@ def _train_run(run: Run, machine: Machine, progress: Progress, parent: ParentRun
         model = build(recipe).to(device)
     if parent:
         start_from(model, parent, recipe)
-    seen, plain = (Pixels.of(dataset, device, augment, recipe.task.side) for augment in (recipe.task.augment, "none"))
-    train = MemoryBatches(splits.train.to(device), seen, plan.batch_size, recipe.seed, world.rank, world.size)
+    augmented, plain = (Pixels.of(dataset, device, how, recipe.task.side) for how in (recipe.task.augment, "none"))
+    train = MemoryBatches(splits.train.to(device), augmented, plan.batch_size, recipe.seed, world.rank, world.size)
     val = MemoryBatches(splits.val.to(device), plain, 2 * plan.batch_size, None, world.rank, world.size)
     data = manifest(splits) if world.first else {}
-    if world.first:  # only now, when all that can be wrong with the recipe would have shown
+    if world.first:  # only now: whatever is wrong with the recipe has raised its error by here
         run.origin = {f"{role} data": each["digest"] for role, each in data["roles"].items()}
         if parent:
             run.origin["run that it starts from"] = parent.seal
@@ -239,7 +240,7 @@ def _train_run(run: Run, machine: Machine, progress: Progress, parent: ParentRun
             progress.note(sentence)
     begun = time.monotonic()
     try:
-        with without_detours(model, train, val) as (learn, check):
+        with frozen_features_cached(model, train, val) as (learn, check):
             history = run_epochs(Session(model, learn, check, plan, recipe.seed, run, progress, world, trackers.epoch))
     finally:
         if world.first:

@@ -1,4 +1,4 @@
-"""The loop. It knows no method by name: what a method changes, it brings along in its roles."""
+"""The training loop. It knows no method by name: whatever a method changes is in its roles."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from balcal.training.optimise import rate, set_rate
 from balcal.training.session import Session, keep_weights, resume, save
 
 KEPT = 1 << 26
-"""logits of the validation split that are kept until its dials are solved; where there are more, it is gone through
-twice"""
+"""at most so many logits of the validation split are kept until the tally has set the head's weights; a larger split
+goes through the network twice"""
 
 
 def run_epochs(session: Session) -> list[Record]:
-    """Train to the last epoch, from wherever the store says that we are; leave the chosen epoch in the model."""
+    """Train to the last epoch, from the store's last state; load the weights of the chosen epoch into the model."""
     model, plan, store = session.model, session.plan, session.store
     method, world = model.method, session.world
     if plan.compile:
@@ -57,7 +57,7 @@ def run_epochs(session: Session) -> list[Record]:
             save(session)
             session.progress.end_epoch(record)
             if world.first:
-                session.told(record)
+                session.on_epoch(record)
             stop_if_asked(session)
     if world.first:
         chosen = method.select(session.history)
@@ -68,7 +68,7 @@ def run_epochs(session: Session) -> list[Record]:
 
 
 def begin_epoch(session: Session) -> None:
-    """Let the method freeze weights, or set them anew; of an epoch that was begun before, what was saved counts."""
+    """Let the method freeze or reset weights. In an epoch that is resumed, the saved weights win."""
     model = session.model
     begun = deepcopy(model.state_dict()) if session.step else None
     model.train()
@@ -84,7 +84,7 @@ def begin_epoch(session: Session) -> None:
 
 
 def train_epoch(session: Session) -> None:
-    """The rest of the epoch: forward, backward, step; the tally counts on the side."""
+    """Train the rest of the epoch: forward, backward, step. The tally counts along the way."""
     model, plan, method = session.model, session.plan, session.model.method
     epoch, steps = session.epoch, len(session.train)
     if method.tally and method.tally.on == "train" and session.sums is None:
@@ -119,7 +119,7 @@ def train_epoch(session: Session) -> None:
 
 
 def of_last_step(session: Session) -> tuple[Record, Weights] | None:
-    """At the very end, if the plan asks for it: the weights that training arrived at, to be held against their mean."""
+    """After the last epoch, if the plan asks for it: figures and weights of the last step, to compare with the mean."""
     plan = session.plan
     if session.mean is None or not plan.average_or_last or session.epoch + 1 < plan.epochs:
         return None
@@ -127,7 +127,7 @@ def of_last_step(session: Session) -> tuple[Record, Weights] | None:
 
 
 def better_of(session: Session, mean: Record, last: tuple[Record, Weights] | None) -> Record:
-    """Figures of whichever would be better once calibrated, which the model then has; if alike, of the mean."""
+    """Load whichever weights are better once calibrated, and return their figures; the mean wins a tie."""
     if last is None:
         return mean
     figures, weights = last
@@ -139,7 +139,7 @@ def better_of(session: Session, mean: Record, last: tuple[Record, Weights] | Non
 
 @torch.no_grad()
 def validate(session: Session) -> Record:
-    """Figures of the fused prediction with the dials now in force: the ones that the checkpoint will hold."""
+    """Figures of the fused prediction on the validation split, with the head's weights that the checkpoint holds."""
     model, world, tally = session.model, session.world, session.model.method.tally
     world.share(*model.buffers())
     model.eval()
@@ -171,7 +171,7 @@ def validate(session: Session) -> Record:
 
 
 def forward(session: Session) -> Iterator[tuple[Outputs, Tensor]]:
-    """This process's share of the validation split, through the network as it is."""
+    """Outputs and labels of this process's share of the validation split."""
     for number, (images, labels) in enumerate(session.val.epoch(0), 1):
         if len(labels):
             if not session.val.checked:
@@ -183,27 +183,27 @@ def forward(session: Session) -> Iterator[tuple[Outputs, Tensor]]:
 
 
 def autocast(session: Session) -> AbstractContextManager[Any]:
-    """bf16 where it was asked for; losses and statistics are in float32 all the same (see Model.forward)."""
+    """bf16 if the plan says so. Losses and statistics stay in float32 (see Model.forward)."""
     return torch.autocast(session.device.type, torch.bfloat16) if session.plan.precision == "bf16" else nullcontext()
 
 
 def unsynchronised(session: Session) -> AbstractContextManager[Any]:
-    """While gradients are still being gathered, processes need not exchange them."""
+    """Skip the exchange of gradients between processes while they are still being accumulated."""
     return session.network.no_sync() if isinstance(session.network, DistributedDataParallel) else nullcontext()
 
 
 def exchange_gradients(session: Session) -> None:
-    """DistributedDataParallel waits for every gradient that it was told of: tell it anew when some are frozen."""
+    """Wrap the model anew when other weights are frozen: DistributedDataParallel waits for every gradient it knows."""
     trained = {number for number, weight in enumerate(session.free) if weight.requires_grad}
     if session.world.size > 1 and trained != session.exchanged:
-        session.network = session.model  # lets go of the old one, and of its hooks, before there is a new one
+        session.network = session.model  # releases the old wrapper and its hooks before there is a new one
         session.network = DistributedDataParallel(session.model)
         session.exchanged = trained
 
 
 @contextmanager
 def thawing(session: Session) -> Iterator[None]:
-    """Whatever was frozen on the way, the caller finds the model as free as it was."""
+    """Unfreeze at the end whatever a method has frozen on the way."""
     try:
         yield
     finally:
@@ -212,7 +212,7 @@ def thawing(session: Session) -> Iterator[None]:
 
 
 def mean_loss(session: Session) -> float:
-    """Over all batches and processes, each process's own sum in the order of their ranks."""
+    """Over all batches and processes. The processes' sums are added in the order of their ranks."""
     return float(session.world.rows(session.seen).sum()) / (len(session.train) * session.world.size)
 
 

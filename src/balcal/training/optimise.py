@@ -1,14 +1,13 @@
-"""Optimisers and learning rates as a plan describes them. The rate is a function of progress, so it needs no state.
+"""Optimiser, learning rate and weight averaging, as a plan describes them.
 
-The weights in use may be an average over the steps of training: steadier than those of any one step.
+The rate is a function of progress, so it needs no state. The average is the polynomial-decay averaging of Shamir &
+Zhang, ICML 2013:
 
     mean_k = (1 - a_k) mean_(k-1) + a_k weights_k,    a_k = (p + 1) / (k + p)
 
-so that the k-th step counts about as k^p: with p = 3 half of the weight lies on the last sixth of the steps so far,
-however many there are. Nothing depends on the length of the training, so nothing has to be set for it. Polynomial-decay
-averaging: Shamir & Zhang, ICML 2013.
-
-Training itself goes on with its own weights and sees nothing of this.
+so that the k-th step counts about as k^p: with p = 3 half of the weight lies on the last sixth of the steps so far.
+Nothing depends on the length of the training. The optimiser goes on with its own weights; the average is what is
+validated and kept.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ def make_optimiser(model: nn.Module, plan: Plan) -> torch.optim.Optimizer:
 
 
 def rate(plan: Plan, progress: float) -> float:
-    """The learning rate at a share of the training.
+    """The learning rate after a share `progress` of the training.
 
     >>> plan = Plan(lr=1.0, schedule="step", milestones=(0.5, 0.75))
     >>> [round(rate(plan, p), 4) for p in (0.0, 0.49, 0.5, 0.8)]
@@ -57,7 +56,7 @@ def set_rate(optimiser: torch.optim.Optimizer, lr: float) -> None:
 
 
 class RunningMean:
-    """Of a model's parameters and of what its body counts in training (BatchNorm); a head's dials are as they are."""
+    """The average of a model's parameters and of its backbone's BatchNorm statistics; not of the head's buffers."""
 
     def __init__(self, model: nn.Module, power: float) -> None:
         counted = (buffer for buffer in model.get_submodule("backbone").buffers() if buffer.is_floating_point())
@@ -66,7 +65,7 @@ class RunningMean:
         self.mean = [tensor.clone() for tensor in self.live]
 
     def restart(self) -> None:
-        """What was so far counts no more."""
+        """Forget the steps so far."""
         self.steps = 0
 
     @torch.no_grad()
@@ -78,7 +77,7 @@ class RunningMean:
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """For a while the model has the average in place of its own weights."""
+        """Inside the block, the model has the average in place of its own weights."""
         self._swap()
         try:
             yield

@@ -1,7 +1,4 @@
-"""A body that keeps still need not be asked twice: what it makes of images, computed once, in place of the images.
-
-Trainings that start from another run: its epochs, what of them a new model takes over, and what it need not redo.
-"""
+"""Training that starts from a finished run: take over its weights, and cache the features of a frozen backbone."""
 
 from __future__ import annotations
 
@@ -26,9 +23,78 @@ from balcal.runtime.randomness import generator, own_randomness
 from balcal.training.session import Health
 
 
+@dataclass(frozen=True)
+class ParentRun:
+    """A finished run to start from. Only the first process reads its files, and broadcasts them."""
+
+    run: Run
+    world: World
+    epochs: tuple[int, ...]
+    chosen: int
+    seal: str
+    """of the history and the chosen weights: another one means another run"""
+
+    @staticmethod
+    def of(run: Run, world: World) -> ParentRun:
+        facts = None
+        if world.first:
+            ended = run.ending()
+            facts = (
+                tuple(sorted(ended.weights)),
+                run.chosen,
+                seal(json.dumps([ended.history, ended.weights[run.chosen]]).encode()),
+            )
+        return ParentRun(run, world, *world.broadcast(facts))
+
+    def weights(self, epoch: int) -> Mapping[str, Tensor]:
+        """The weights of an epoch, broadcast: all processes must call this for the same epochs in the same order."""
+        weights: Mapping[str, Tensor] = self.world.broadcast(self.run.load_weights(epoch) if self.world.first else None)
+        return weights
+
+
+def start_from(model: Model, parent: ParentRun, recipe: Recipe) -> None:
+    """Load the backbone of the parent's chosen epoch, and its head if the recipe has the same head.
+
+    From another head a method may keep the classifier alone.
+    """
+    model.parent = parent
+    weights = parent.weights(parent.chosen)
+    same_head = parent.run.recipe.method.head == recipe.method.head
+    parts: dict[str, nn.Module] = {"backbone.": model.backbone}
+    if same_head:
+        parts["head."] = model.head
+    elif recipe.method.before_epoch.keeps_classifier:
+        classifier = getattr(model.head, "classifier", None)
+        theirs = weights.get("head.classifier.weight")
+        if classifier is not None and theirs is not None and theirs.shape == classifier.weight.shape:
+            parts["head.classifier."] = classifier
+    for name, part in parts.items():
+        part.load_state_dict({k.removeprefix(name): w for k, w in weights.items() if k.startswith(name)})
+
+
+@contextmanager
+def frozen_features_cached(model: Model, train: MemoryBatches, val: MemoryBatches) -> Iterator[tuple[Batches, Batches]]:
+    """Cache the features of a frozen backbone and train on those, if images are neither augmented nor mixed.
+
+    Gives the batches to train and validate on: of features, or else `train` and `val` themselves.
+    """
+    still = model.method.before_epoch.still
+    if not still or "mix" in model.method.changes or train.pixels.augment != "none":
+        yield train, val
+        return
+    cached = _cached(model, train), _cached(model, val)
+    with fed_with_features(model):
+        yield cached
+
+
+def _cached(model: Model, batches: MemoryBatches) -> FeatureBatches:
+    features, labels = extract_features(model, replace(batches, seed=None, rank=0, size=1))
+    return FeatureBatches(features, labels, batches.batch_size, batches.seed, batches.rank, batches.size)
+
+
 @dataclass(frozen=True, eq=False)
 class FeatureBatches:
-    """Features and labels in memory, as batches: shuffled when there is a seed, in order when not."""
+    """Features and labels in memory, in batches: shuffled if there is a seed, else in order."""
 
     checked: ClassVar[bool] = True
     features: Tensor
@@ -61,33 +127,36 @@ class FeatureBatches:
 
 
 @torch.no_grad()
-def keep_features(model: Model, batches: Batches) -> tuple[Tensor, Tensor]:
-    """What the body makes of all batches, as in use, and their labels: vectors, or maps where the head wants maps."""
-    kept, labels, health = [], [], Health(model.head.weights.device, model.num_classes)
+def extract_features(model: Model, batches: Batches) -> tuple[Tensor, Tensor]:
+    """The backbone's features of all batches, in evaluation mode, and their labels.
+
+    Features are vectors, or feature maps if the head needs maps.
+    """
+    found, labels, health = [], [], Health(model.head.weights.device, model.num_classes)
     with evaluating(model), own_randomness():
         for number, (images, true) in enumerate(batches.epoch(0), 1):
             if not batches.checked:
                 health.look(images, true, f"batch {number}")
             feature_map, features = model.features(images)
-            kept.append(feature_map if model.method.head.needs_map else features)
+            found.append(feature_map if model.method.head.needs_map else features)
             labels.append(true)
     health.check()
-    if not kept:
-        raise BalcalError("there is nothing to take features of: the loader is empty")
-    return torch.cat(kept), torch.cat(labels)
+    if not found:
+        raise BalcalError("there are no images to compute features of: the loader is empty")
+    return torch.cat(found), torch.cat(labels)
 
 
 @contextmanager
 def fed_with_features(model: Model) -> Iterator[None]:
-    """While this lasts, the model takes kept features in place of images. Its state is all there as ever."""
-    body = cast(Backbone, model.backbone)
+    """Inside the block, the model takes features in place of images. Its state_dict does not change."""
+    backbone = cast(Backbone, model.backbone)
     before = vars(model).pop("features", None)
 
-    def from_map(kept: Tensor) -> tuple[Tensor, Tensor]:
-        return kept, body.forward_head(kept, pre_logits=True)
+    def from_map(feature_map: Tensor) -> tuple[Tensor, Tensor]:
+        return feature_map, backbone.forward_head(feature_map, pre_logits=True)
 
-    def from_vector(kept: Tensor) -> tuple[Tensor, Tensor]:
-        return kept, kept
+    def from_vector(features: Tensor) -> tuple[Tensor, Tensor]:
+        return features, features
 
     vars(model)["features"] = from_map if model.method.head.needs_map else from_vector
     try:
@@ -96,68 +165,3 @@ def fed_with_features(model: Model) -> Iterator[None]:
         del vars(model)["features"]
         if before is not None:
             vars(model)["features"] = before
-
-
-@dataclass(frozen=True)
-class ParentRun:
-    """A finished run to start from. Only the first process reads files; the others are told."""
-
-    run: Run
-    world: World
-    epochs: tuple[int, ...]
-    chosen: int
-    seal: str
-    """changes when the run has other weights"""
-
-    @staticmethod
-    def of(run: Run, world: World) -> ParentRun:
-        facts = None
-        if world.first:
-            ended = run.ending()
-            facts = (
-                tuple(sorted(ended.weights)),
-                run.chosen,
-                seal(json.dumps([ended.history, ended.weights[run.chosen]]).encode()),
-            )
-        return ParentRun(run, world, *world.told(facts))
-
-    def weights(self, epoch: int) -> Mapping[str, Tensor]:
-        """All processes must ask for the same epochs in the same order."""
-        weights: Mapping[str, Tensor] = self.world.told(self.run.load_weights(epoch) if self.world.first else None)
-        return weights
-
-
-def start_from(model: Model, parent: ParentRun, recipe: Recipe) -> None:
-    """The body of the parent's chosen epoch; its head as well, if the recipe has the same kind of head.
-
-    Of another kind of head a method may ask to keep the classifier.
-    """
-    model.parent = parent
-    weights = parent.weights(parent.chosen)
-    same_head = parent.run.recipe.method.head == recipe.method.head
-    parts: dict[str, nn.Module] = {"backbone.": model.backbone}
-    if same_head:
-        parts["head."] = model.head
-    elif recipe.method.before_epoch.keeps_classifier:
-        classifier = getattr(model.head, "classifier", None)
-        theirs = weights.get("head.classifier.weight")
-        if classifier is not None and theirs is not None and theirs.shape == classifier.weight.shape:
-            parts["head.classifier."] = classifier
-    for name, part in parts.items():
-        part.load_state_dict({k.removeprefix(name): w for k, w in weights.items() if k.startswith(name)})
-
-
-@contextmanager
-def without_detours(model: Model, train: MemoryBatches, val: MemoryBatches) -> Iterator[tuple[Batches, Batches]]:
-    """If the body keeps still and images come as they are, the batches to train with are of features, computed once."""
-    if not model.method.before_epoch.still or "mix" in model.method.changes or train.pixels.augment != "none":
-        yield train, val
-        return
-    kept = _of_features(model, train), _of_features(model, val)
-    with fed_with_features(model):
-        yield kept
-
-
-def _of_features(model: Model, batches: MemoryBatches) -> FeatureBatches:
-    features, labels = keep_features(model, replace(batches, seed=None, rank=0, size=1))
-    return FeatureBatches(features, labels, batches.batch_size, batches.seed, batches.rank, batches.size)

@@ -1,7 +1,7 @@
-"""Calibrate a network that is trained already: its body stays as it is, what stands on it is trained in seconds.
+"""Calibrate a trained network: freeze its backbone and train only a new head, in seconds.
 
-    told = retrofit(network, loader)           # a network and a loader of (x, y) that it was not trained on, or was
-    print(told); told.model(x)                 # what it did to accuracy and calibration; calibrated log-probabilities
+    result = retrofit(network, loader)         # a trained network, and a loader of (x, y): new samples, or the old ones
+    print(result); result.model(x)             # accuracy and calibration before and after; calibrated log-probabilities
 
 For a run folder: `balcal retrofit RUN --with balcal-auto`.
 """
@@ -24,7 +24,7 @@ from balcal.backbones.tapped import find_classifier
 from balcal.build import as_method, wrap
 from balcal.core import Backbone, BalcalError, Record
 from balcal.data.batches import LoaderBatches
-from balcal.evaluation.judge import calibrated_predictions, predictions_of
+from balcal.evaluation.judge import RunFigures, calibrated_predictions, predictions_of
 from balcal.evaluation.predict import predict_batches
 from balcal.metrics.comparison import Comparison, compare
 from balcal.metrics.verdict import Verdict, verdict
@@ -36,23 +36,23 @@ from balcal.runtime.progress import Progress
 from balcal.runtime.randomness import generator, own_randomness, seed_torch
 from balcal.runtime.values import SEED, at_least, check_value, within
 from balcal.training.fit import fit_batches, train_recipe
-from balcal.training.parents import FeatureBatches, fed_with_features, keep_features
+from balcal.training.parents import FeatureBatches, extract_features, fed_with_features
 
 NAME = "retrofit"
 
 
 @dataclass(frozen=True, eq=False)
 class Retrofitted:
-    """The new model, and what became of accuracy and calibration on the held-out samples.
+    """The new model, and accuracy and calibration on the held-out samples, before and after.
 
-    The same samples chose the epoch (and gamma, for `balcal-auto`): for a figure to publish, judge on others.
+    The same samples chose the epoch (and gamma, for `balcal-auto`): for a figure to publish, evaluate on others.
     """
 
     model: Model
     history: list[Record]
     after: Verdict
     before: Verdict | None
-    """nothing, if the network had no classifier for these classes"""
+    """None, if the network had no classifier for these classes"""
     difference: Comparison | None
     seconds: float
 
@@ -79,12 +79,12 @@ def retrofit(
     seed: int = 0,
     quiet: bool = True,
 ) -> Retrofitted:
-    """A calibrated model on the body of a trained network, which is copied and left alone.
+    """Train a calibrated head on the frozen backbone of a trained network. The network itself is copied, not changed.
 
-    `loader` gives (x, y), images as in use: not augmented. The body is asked once for each; classifier and adapter are
-    trained on its answers. `val_loader` decides which epoch stays; without one, a share `held_out` of the samples does.
-    If accuracy there falls by more than `tolerance`, that is an error; if by less, but by more than chance explains, a
-    warning. A network whose last layer has other classes (`num_classes`) gets a new one: then there is nothing to keep.
+    `loader` gives (x, y) as the network will see them: not augmented. Features are computed once; classifier and
+    adapter are trained on them. `val_loader` decides which epoch stays; without one, a share `held_out` of the samples.
+    If accuracy on these falls by more than `tolerance`, that is an error; if it falls by less, but by more than chance
+    explains, a warning. With another `num_classes` than the network's last layer has, the classifier is new.
     """
     begun = time.perf_counter()
     chosen = as_method(method)
@@ -112,7 +112,7 @@ def retrofit(
 
 
 def _as_model(network: nn.Module, num_classes: int | None) -> tuple[Model, bool]:
-    """The network as it is, as a model; and whether its classifier has been trained for these classes."""
+    """The network wrapped as a model, and whether its classifier was trained for these classes."""
     copied = deepcopy(network)
     if isinstance(copied, Model):
         return copied.eval(), True
@@ -124,7 +124,7 @@ def _as_model(network: nn.Module, num_classes: int | None) -> tuple[Model, bool]
 
 
 def _classes_of(network: nn.Module) -> int | None:
-    """Those of the classifier that it comes with, if it comes with one."""
+    """How many classes the network's own classifier has; None without one."""
     if isinstance(network, Backbone):
         own = getattr(network, "get_classifier", lambda: None)()
     else:
@@ -133,7 +133,7 @@ def _classes_of(network: nn.Module) -> int | None:
 
 
 def _new_head(start: Model, method: Method) -> Model:
-    """Another head on the same body, beginning with the classifier that was there."""
+    """A new head on the same backbone; it starts from the old classifier, where that fits."""
     own = getattr(start.head, "classifier", None)
     width: int = start.backbone.num_features  # type: ignore[assignment]
     fits = isinstance(own, nn.Linear) and own.in_features == width
@@ -156,10 +156,10 @@ def _features(
     held_out: float,
     seed: int,
 ) -> tuple[FeatureBatches, FeatureBatches]:
-    """To learn from and to check on."""
-    whole = FeatureBatches(*keep_features(model, LoaderBatches(loader, device, seed)), batch_size, seed)
+    """Batches of features to train on, and to validate on."""
+    whole = FeatureBatches(*extract_features(model, LoaderBatches(loader, device, seed)), batch_size, seed)
     if val_loader is not None:
-        return whole, FeatureBatches(*keep_features(model, LoaderBatches(val_loader, device, seed)), batch_size)
+        return whole, FeatureBatches(*extract_features(model, LoaderBatches(val_loader, device, seed)), batch_size)
     n = len(whole.labels)
     kept = round(n * held_out)
     if not 0 < kept < n:
@@ -180,7 +180,7 @@ def _check_accuracy(difference: Comparison, tolerance: float) -> None:
 
 
 def accuracy_remarks(held_out: Comparison) -> list[str]:
-    """One sentence, if accuracy fell by more than chance explains."""
+    """A sentence, if accuracy fell by more than chance explains."""
     if held_out.accuracy.high >= 0:
         return []
     return [
@@ -190,7 +190,7 @@ def accuracy_remarks(held_out: Comparison) -> list[str]:
 
 
 def recipe_on(run: Run, method: str, settings: Sequence[str] = ()) -> Recipe:
-    """The recipe that retrofits a run: the run's task, seed and split; the settings are for the new part alone."""
+    """The recipe that retrofits a run: the run's task, seed and split; `settings` are for the new head alone."""
     old, name = run.recipe, f"{method}+{NAME}"
     shared = [text for text in old.overrides if text.startswith("task.")]
     theirs = [f"parent.{text}" for text in old.overrides if not text.startswith("task.")]
@@ -214,8 +214,8 @@ def retrofit_run(
     settings: Sequence[str] = (),
     device: str | None = None,
     quiet: bool = False,
-) -> dict[str, Any] | None:
-    """Retrofit a finished run: a run of its own beside it, and what changed on held-out and on test images."""
+) -> RunFigures | None:
+    """Retrofit a finished run as a new run beside it; figures with what changed on held-out and on test images."""
     parent = Run.at(path)
     parent.ending()
     recipe = recipe_on(parent, method, settings)
@@ -231,10 +231,11 @@ def retrofit_run(
     with parent.in_use(), child.in_use():
         before = predictions_of(parent, parent.recipe.method, place)
         after = predictions_of(child, child.recipe.method, place)
-        _, judged, _ = calibrated_predictions(child, as_method(recipe.method), place)
+        _, calibrated, _ = calibrated_predictions(child, as_method(recipe.method), place)
     held_out = compare(before[0], after[0], names)
-    return figures | {
-        "against_parent": compare(before[1], judged, names).as_dict(),
+    return {
+        **figures,
+        "against_parent": compare(before[1], calibrated, names).as_dict(),
         "against_parent_held_out": held_out.as_dict(),
         "remarks": accuracy_remarks(held_out),
     }

@@ -1,7 +1,4 @@
-"""Notices bad numbers before they do harm: images, labels and losses that are not what they should be.
-
-One training under way: what the loop works with, what of it must not be lost, and how it is taken up again.
-"""
+"""One training in progress: what the loop works with, how it is saved and resumed, and a check for bad numbers."""
 
 from __future__ import annotations
 
@@ -23,53 +20,9 @@ from balcal.runtime.progress import Progress
 from balcal.training.optimise import RunningMean, make_optimiser
 
 
-class Health:
-    """On a CPU every batch is looked at before it is used. An accelerator only notes what it sees, and is asked later:
-    before anything is saved."""
-
-    def __init__(self, device: torch.device, num_classes: int) -> None:
-        self.num_classes = num_classes
-        self.at_once = device.type == "cpu"
-        self.finite = {name: torch.ones((), dtype=torch.bool, device=device) for name in ("images", "loss")}
-
-    def look(self, images: Tensor, labels: Tensor, where: str) -> None:
-        """Before the network sees the batch."""
-        check_batch(images, labels, where)
-        if len(labels) == 0:
-            raise BalcalError(f"{where} is empty")
-        check_labels(labels, self.num_classes, where)
-        if images.is_floating_point():
-            total = images.sum()  # finite only if every pixel is, and costs next to nothing
-            if not self.at_once:
-                self.finite["images"] &= total.isfinite()
-            elif not math.isfinite(total):
-                spoilt = (~images.isfinite()).flatten(1).any(1).nonzero()
-                first = f"image {int(spoilt[0])}" if len(spoilt) else "the sum"
-                raise BalcalError(
-                    f"{first} of {where} has NaN or infinite values: mend the data, or leave that image out"
-                )
-
-    def loss(self, loss: Tensor) -> None:
-        """Before the weights are changed."""
-        if not self.at_once:
-            self.finite["loss"] &= loss.detach().isfinite()
-        elif not math.isfinite(loss.detach()):
-            self.finite["loss"].fill_(False)
-            self.check()
-
-    def check(self) -> None:
-        """Nothing is saved that came of bad numbers."""
-        if not self.finite["images"]:
-            raise BalcalError("some images of this epoch have NaN or infinite values: mend the data, or leave them out")
-        if not self.finite["loss"]:
-            raise BalcalError(
-                "the loss is no longer finite: lower the learning rate (plan.lr) or clip gradients (plan.clip=1)"
-            )
-
-
 @dataclass
 class Session:
-    """One training: what the loop works with, and where in it we are."""
+    """What the loop works with, and its position in the training."""
 
     model: Model
     train: Batches
@@ -79,34 +32,34 @@ class Session:
     store: Store
     progress: Progress
     world: World
-    told: Callable[[Record], None] = field(default=lambda record: None)
-    """whoever else wants to know of each epoch, in the first process"""
+    on_epoch: Callable[[Record], None] = field(default=lambda record: None)
+    """called with each epoch's record, on rank 0"""
 
     def __post_init__(self) -> None:
         self.epoch = self.step = 0
-        """where we are: the next batch to train on"""
+        """the next batch to train on"""
         self.device = self.model.head.weights.device
         self.free = [p for p in self.model.parameters() if p.requires_grad]
-        """what may be trained; a method may freeze some of it for a while"""
+        """the trainable weights; a method may freeze some of them for a while"""
         self.network: nn.Module = self.model
         self.exchanged: set[int] = set()
-        """numbers of those in `free` whose gradients `network` gathers from all processes"""
+        """indices into `free` of the weights whose gradients `network` gathers from all processes"""
         self.optimiser = make_optimiser(self.model, self.plan)
         power = self.plan.average
         self.mean = None if power is None else RunningMean(self.model, power)
-        """what is validated, kept and used in place of the weights themselves"""
+        """validated, kept and used in place of the weights themselves"""
         self.health = Health(self.device, self.model.num_classes)
         self.history: list[Record] = []
         self.sums: Sums | None = None
         self.seen = torch.zeros((), dtype=sum_dtype(self.device), device=self.device)
-        """sum of the losses of this epoch, in this process"""
+        """sum of this epoch's losses, in this process"""
         self.stop = StopRequest()
 
 
 def keep_weights(session: Session) -> None:
-    """The epoch that would be chosen if this were the last one stays, and those that plan.keep asks for.
+    """Keep the weights of the epoch that would be chosen if this were the last one, and those that `plan.keep` names.
 
-    So does the one that `late` would choose: it may be asked of any run, afterwards.
+    The epoch that `late` would choose is kept as well: any run may be evaluated with it later.
     """
     if session.world.first:
         now, always = len(session.history) - 1, session.plan.kept(len(session.history))
@@ -114,13 +67,15 @@ def keep_weights(session: Session) -> None:
         chosen = {pick(session.history) for pick in pickers}
         if now in always | chosen:
             session.store.save_weights(now, session.model.state_dict())
-        before = {pick(session.history[:-1] or session.history) for pick in pickers}  # the state on disk needs them yet
+        before = {pick(session.history[:-1] or session.history) for pick in pickers}  # the state on disk needs these
         session.store.forget_weights(keep=chosen | before | always)
 
 
 def save(session: Session) -> None:
-    """Everything needed to go on from here. What the processes have counted so far stays apart, a row for each: added
-    up in another order, it would be another sum."""
+    """Save everything needed to resume from here.
+
+    The sums of the processes are saved as one row each: added up in another order, they would round differently.
+    """
     session.health.check()
     seen, counted = session.world.rows(session.seen), None
     if session.sums is not None:
@@ -142,8 +97,8 @@ def save(session: Session) -> None:
 
 
 def resume(session: Session) -> None:
-    """Take up where the store's last state left off."""
-    state = session.world.told(session.store.load_state() if session.world.first else None)
+    """Load the store's last state, if there is one."""
+    state = session.world.broadcast(session.store.load_state() if session.world.first else None)
     if state is None:
         return
     session.epoch, session.step, session.history = state["epoch"], state["step"], state["history"]
@@ -157,12 +112,61 @@ def resume(session: Session) -> None:
         rows = {name: tensor if apart else tensor[None] for name, tensor in state["sums"].items()}
         session.sums = {name: _own_part(each, session.world).to(session.device) for name, each in rows.items()}
     if session.world.first and session.history:
-        session.told(session.history[-1])  # a process that died may have saved it and told nobody
+        session.on_epoch(session.history[-1])  # a process that died may have saved it before calling this
     session.progress.note(f"resuming at epoch {session.epoch + 1}, batch {session.step + 1}")
 
 
 def _own_part(rows: Tensor, world: World) -> Tensor:
-    """This process's row; where as many processes as rows are no longer there, all of it goes to the first one."""
+    """This process's row; if the number of processes has changed, the first process takes the sum of all rows."""
     if len(rows) == world.size:
         return rows[world.rank].clone()
     return rows.sum(0) * (1 if world.first else 0)
+
+
+class Health:
+    """Finds images, labels and losses that are not finite, or out of range, before anything is saved.
+
+    On a CPU every batch is checked before it is used. On an accelerator a flag is kept there and read before a save,
+    so that training does not wait for it.
+    """
+
+    def __init__(self, device: torch.device, num_classes: int) -> None:
+        self.num_classes = num_classes
+        self.at_once = device.type == "cpu"
+        self.finite = {name: torch.ones((), dtype=torch.bool, device=device) for name in ("images", "loss")}
+
+    def look(self, images: Tensor, labels: Tensor, where: str) -> None:
+        """Check a batch before the network sees it."""
+        check_batch(images, labels, where)
+        if len(labels) == 0:
+            raise BalcalError(f"{where} is empty")
+        check_labels(labels, self.num_classes, where)
+        if images.is_floating_point():
+            total = images.sum()  # finite only if every pixel is, and cheap
+            if not self.at_once:
+                self.finite["images"] &= total.isfinite()
+            elif not math.isfinite(total):
+                bad = (~images.isfinite()).flatten(1).any(1).nonzero()
+                first = f"image {int(bad[0])}" if len(bad) else "the sum"
+                raise BalcalError(
+                    f"{first} of {where} has NaN or infinite values: correct the data, or leave that image out"
+                )
+
+    def loss(self, loss: Tensor) -> None:
+        """Check a loss before the weights are changed."""
+        if not self.at_once:
+            self.finite["loss"] &= loss.detach().isfinite()
+        elif not math.isfinite(loss.detach()):
+            self.finite["loss"].fill_(False)
+            self.check()
+
+    def check(self) -> None:
+        """Raise an error if anything was not finite; called before every save."""
+        if not self.finite["images"]:
+            raise BalcalError(
+                "some images of this epoch have NaN or infinite values: correct the data, or leave them out"
+            )
+        if not self.finite["loss"]:
+            raise BalcalError(
+                "the loss is no longer finite: lower the learning rate (plan.lr) or clip gradients (plan.clip=1)"
+            )

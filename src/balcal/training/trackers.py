@@ -1,7 +1,7 @@
-"""Others who want to know how a training goes: a CSV file, TensorBoard, MLflow, Weights & Biases.
+"""Experiment trackers: a CSV file, TensorBoard, MLflow, Weights & Biases.
 
-They are told after every epoch and at the end. A tracker is no part of the recipe, and none can stop a training: one
-that fails is named in a note and left out from then on.
+Each gets the figures after every epoch and at the end. A tracker is no part of the recipe, and none can stop a
+training: one that fails is named in a note and left out from then on.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Figures = Mapping[str, float]
 
 
 class Tracker(Protocol):
-    """`step` is the number of the epoch, from 1 on; a resumed run is opened again, and goes on where it was."""
+    """Receives figures. `step` is the epoch, from 1 on. For a resumed run the tracker is opened again."""
 
     def epoch(self, step: int, figures: Figures) -> None: ...
     def finish(self, step: int, figures: Figures) -> None: ...
@@ -40,7 +40,7 @@ class Tracker(Protocol):
 
 @dataclass(frozen=True)
 class Tracked:
-    """What is being trained: its name, unique to its recipe, its settings, and how many epochs it has already."""
+    """What is trained: a name, unique to its recipe, its settings, and how many epochs are done already."""
 
     name: str
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -50,14 +50,14 @@ class Tracked:
 class Csv:
     """One line per epoch and one at the end, in a file that several runs may share, at the same time too.
 
-    The file is the only memory: each line is put into what is there now, while nobody else may, and the file is
-    replaced as a whole. So whoever dies in between takes nothing with it.
+    The file is the only memory: each line is added to its present content under a lock, and the file is replaced as a
+    whole. So a process that dies in between loses nothing of others.
     """
 
     def __init__(self, target: str, tracked: Tracked) -> None:
         self.path, self.run = Path(target), plain(tracked.name)
         self.known: int | None = tracked.epochs
-        """what is in the file beyond these is of an earlier try, and is told anew; None once that is gone"""
+        """later epochs in the file are from an earlier try, and are replaced; None once that is done"""
 
     def epoch(self, step: int, figures: Figures) -> None:
         self._put({"run": self.run, "epoch": str(step), **figures})
@@ -95,9 +95,9 @@ class Csv:
 
 @contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    """Nobody else changes this file meanwhile, where the file system has locks.
+    """Lock a file, where the file system has locks.
 
-    The file itself is locked. It may have been replaced while we waited, and then the new one has to be.
+    The file itself is locked. It may have been replaced while we waited; then the new one is locked.
     """
     if not fcntl:
         yield
@@ -118,7 +118,7 @@ def _locked(file: IO[bytes]) -> bool:
     except BlockingIOError:
         return False
     except OSError:
-        pass  # a file system without locks: then it is up to the user
+        pass  # a file system without locks: two writers at once are then up to the user
     return True
 
 
@@ -130,7 +130,7 @@ def _same(file: IO[bytes], path: Path) -> bool:
 
 
 class TensorBoard:
-    """A folder of its own for each run, below the one that was named."""
+    """One folder per run, below the target."""
 
     def __init__(self, target: str, tracked: Tracked) -> None:
         from torch.utils.tensorboard import SummaryWriter
@@ -151,10 +151,10 @@ class TensorBoard:
 
 
 class Mlflow:
-    """A run of the experiment `balcal` at a tracking address; found again by its name when it is resumed."""
+    """A run of the experiment `balcal` at a tracking address; a resumed run is found by its name."""
 
     def __init__(self, target: str, tracked: Tracked) -> None:
-        for name, value in (("MAX_RETRIES", "1"), ("TIMEOUT", "10")):  # a server that is gone must not hold us up
+        for name, value in (("MAX_RETRIES", "1"), ("TIMEOUT", "10")):  # a server that is gone must not delay training
             os.environ.setdefault(f"MLFLOW_HTTP_REQUEST_{name}", value)
         from mlflow.entities import Metric, Param
         from mlflow.tracking import MlflowClient
@@ -162,8 +162,8 @@ class Mlflow:
         self.client, self.metric = MlflowClient(tracking_uri=target), Metric
         found = self.client.get_experiment_by_name("balcal")
         experiment = found.experiment_id if found else self.client.create_experiment("balcal")
-        asked = f"attributes.run_name = '{tracked.name.replace(chr(39), '')}'"
-        before = self.client.search_runs([experiment], asked, max_results=1) if tracked.epochs else []
+        same_name = f"attributes.run_name = '{tracked.name.replace(chr(39), '')}'"
+        before = self.client.search_runs([experiment], same_name, max_results=1) if tracked.epochs else []
         if before:
             self.run = before[0].info.run_id
             self.client.update_run(self.run, status="RUNNING")
@@ -207,14 +207,14 @@ KINDS: dict[str, Callable[[str, Tracked], Tracker]] = {
 }
 
 
-def check_trackers(asked: Iterable[str]) -> tuple[str, ...]:
-    """Each is `kind:target`. Said before anything is trained.
+def check_trackers(names: Iterable[str]) -> tuple[str, ...]:
+    """Check that each is `kind:target`, before anything is trained.
 
     >>> check_trackers(["csv:epochs.csv"])
     ('csv:epochs.csv',)
     """
-    asked = tuple(asked)
-    for each in asked:
+    names = tuple(names)
+    for each in names:
         kind, colon, target = each.partition(":")
         if kind not in KINDS:
             raise BalcalError(unknown("tracker", kind, KINDS))
@@ -222,14 +222,14 @@ def check_trackers(asked: Iterable[str]) -> tuple[str, ...]:
             raise BalcalError(
                 f"`{each}` does not say where to: {kind}:TARGET, as in csv:epochs.csv or tensorboard:logs"
             )
-    return asked
+    return names
 
 
 @dataclass
 class Trackers:
-    """All that were asked for, each on its own risk."""
+    """All trackers of a training. One that fails is dropped; the others go on."""
 
-    asked: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
     note: Callable[[str], None] = print
 
     def __post_init__(self) -> None:
@@ -237,7 +237,7 @@ class Trackers:
         self.step = 0
 
     def start(self, tracked: Tracked) -> None:
-        for each in self.asked:
+        for each in self.names:
             kind, _, target = each.partition(":")
             try:
                 self.open[each] = KINDS[kind](target, tracked)
@@ -248,34 +248,34 @@ class Trackers:
 
     def epoch(self, record: Record) -> None:
         self.step = record["epoch"] + 1
-        self._tell(lambda tracker: tracker.epoch(self.step, numbers(record)))
+        self._send(lambda tracker: tracker.epoch(self.step, numbers(record)))
 
     def finish(self, figures: Mapping[str, Any]) -> None:
-        told = {f"test_{name}": value for name, value in numbers(figures).items()}
-        self._tell(lambda tracker: tracker.finish(self.step, told))
+        final = {f"test_{name}": value for name, value in numbers(figures).items()}
+        self._send(lambda tracker: tracker.finish(self.step, final))
         self.open.clear()
 
     def replay(self, history: Sequence[Record]) -> None:
-        """Of a run that was finished before anybody asked."""
+        """Send all epochs of a run that is finished already."""
         for record in history:
             self.epoch(record)
 
-    def _tell(self, do: Callable[[Tracker], None]) -> None:
+    def _send(self, call: Callable[[Tracker], None]) -> None:
         for each, tracker in list(self.open.items()):
             try:
-                do(tracker)
+                call(tracker)
             except Exception as error:
                 self._drop(each, error)
 
     def _drop(self, each: str, error: Exception) -> None:
         self.open.pop(each, None)
-        said = str(error).strip().split("\n")[0] or "no reason given"
+        reason = str(error).strip().split("\n")[0] or "no reason given"
         with suppress(Exception):
-            self.note(f"{each} has failed ({type(error).__name__}: {said}): training goes on without it")
+            self.note(f"{each} has failed ({type(error).__name__}: {reason}): training goes on without it")
 
 
 def numbers(record: Mapping[str, Any]) -> dict[str, float]:
-    """What of a record can be drawn as a curve.
+    """The finite numbers of a record, without the epoch.
 
     >>> numbers({"epoch": 3, "loss": 0.5, "branch": "root", "gap": float("nan")})
     {'loss': 0.5}
