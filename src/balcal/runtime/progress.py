@@ -17,14 +17,58 @@ VAL_COST = 1 / 3
 """a validation batch relative to a training batch: forward without backward"""
 
 
+class Bar:
+    """A bar on a terminal, plain lines elsewhere. Both are on stderr; `quiet` has neither."""
+
+    def __init__(self, title: str, quiet: bool = False) -> None:
+        self.title, self.quiet = plain(title), quiet
+        self._rich: Any = None
+
+    def start(self, total: float, done: float = 0.0) -> None:
+        if self.quiet or not sys.stderr.isatty():
+            return
+        from rich.console import Console
+        from rich.progress import BarColumn, TextColumn
+        from rich.progress import Progress as RichProgress
+
+        self._rich = RichProgress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            TextColumn("{task.fields[status]}", markup=False),
+            console=Console(stderr=True),
+        )
+        self._rich.start()
+        self._task = self._rich.add_task(self.title, total=total, completed=done, status="")
+
+    @property
+    def drawn(self) -> bool:
+        """Whether there is a terminal to draw it on."""
+        return self._rich is not None
+
+    def update(self, done: float, status: str) -> None:
+        if self._rich:
+            self._rich.update(self._task, completed=done, status=status)
+
+    def line(self, text: str) -> None:
+        """A line of its own: above the bar, if there is one."""
+        if self._rich:
+            self._rich.console.print(text, markup=False, highlight=False, emoji=False)
+        elif not self.quiet:
+            print(text, file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        if self._rich:
+            self._rich.stop()
+            self._rich = None
+
+
 class Progress:
     """Speaks on stderr, so that stdout stays for results. `log` gets every finished epoch and every note as well."""
 
     def __init__(self, title: str, quiet: bool = False, log: Callable[[str], None] | None = None) -> None:
         self.title = plain(title)
-        self.quiet = quiet
         self.log = log or (lambda line: None)
-        self._bar: Any = None
+        self._bar = Bar(title, quiet)
         self._seen: list[Record] = []
 
     def start(self, epochs: int, at_epoch: int, at_step: int, train_batches: int, val_batches: int) -> None:
@@ -32,19 +76,7 @@ class Progress:
         self.per_epoch = train_batches + val_batches * VAL_COST
         self.done = self.begun = at_epoch * self.per_epoch + at_step
         self.started = self.epoch_started = self._shown_at = time.monotonic()
-        if not self.quiet and sys.stderr.isatty():
-            from rich.console import Console
-            from rich.progress import BarColumn, TextColumn
-            from rich.progress import Progress as RichProgress
-
-            self._bar = RichProgress(
-                TextColumn("{task.description}", markup=False),
-                BarColumn(),
-                TextColumn("{task.fields[told]}", markup=False),
-                console=Console(stderr=True),
-            )
-            self._bar.start()
-            self._task = self._bar.add_task(self.title, total=epochs * self.per_epoch, completed=self.done, told="")
+        self._bar.start(epochs * self.per_epoch, self.done)
 
     def train_batch(self, loss: Tensor) -> None:
         self.done += 1
@@ -63,7 +95,7 @@ class Progress:
         line = f"epoch {self.epoch}/{self.epochs}  {summary(record)}  {now - self.epoch_started:.1f} s"
         self.epoch_started = now
         self.log(f"{self.title}: {line}")
-        if self._bar:
+        if self._bar.drawn:
             self._seen.append(record)
             self.note(line, log=False)
             self._show(f"{trends(self._seen)}  {self.left() if self.epoch < self.epochs else 'done'}")
@@ -87,30 +119,23 @@ class Progress:
         text = plain_lines(text)
         if log:
             self.log(text)
-        if self.quiet:
-            return
-        if self._bar:
-            self._bar.console.print(text, markup=False, highlight=False, emoji=False)
-        else:
-            print(text, file=sys.stderr, flush=True)
+        self._bar.line(text)
 
     def close(self) -> None:
-        if self._bar:
-            self._bar.stop()
-            self._bar = None
+        self._bar.close()
 
     def _due(self) -> bool:
         """Twice a second on a terminal, once a minute elsewhere: reading a loss makes an accelerator wait."""
-        if time.monotonic() - self._shown_at < (0.5 if self._bar else 60.0):
+        if time.monotonic() - self._shown_at < (0.5 if self._bar.drawn else 60.0):
             return False
         self._shown_at = time.monotonic()
         return True
 
-    def _show(self, told: str) -> None:
-        if self._bar:
-            self._bar.update(self._task, completed=self.done, told=told)
+    def _show(self, status: str) -> None:
+        if self._bar.drawn:
+            self._bar.update(self.done, status)
         else:
-            self.note(f"{self.title}: {told}")
+            self.note(f"{self.title}: {status}")
 
 
 class Steps:
