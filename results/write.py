@@ -16,7 +16,8 @@ from auto import ALL, FINALS, FRESH, Final, recorded
 from auto import FOLDER as FINAL
 from cpu import FOLDER, PICTURES, UNDRAWN
 
-from balcal.arena.columns import FIGURES, Difference
+from balcal.arena.columns import COLUMNS
+from balcal.arena.records import Difference
 from balcal.arena.result import ArenaResult
 from balcal.metrics.over_seeds import holm
 from balcal.paper.render import in_markdown
@@ -25,7 +26,7 @@ from balcal.plots import differences
 PAGE = PICTURES.with_suffix(".md")
 LAST = PAGE.parent / "research" / "auto-final.md"
 OURS = ("balcal", "balcal-logits", "balcal-auto")
-JUDGED = {figure.name: figure for figure in FIGURES if figure.name in ("accuracy", "ece", "nll")}
+JUDGED = {name: COLUMNS[name] for name in ("accuracy", "ece", "nll")}
 TITLES = {
     "cifar10": "Everybody on CIFAR-10",
     "cifar100": "Everybody on CIFAR-100",

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from balcal import registry
+from balcal.arena.schedule import Resources, Training, train_missing
 from balcal.cli import main
 from balcal.core import BalcalError
 from balcal.evaluation.judge import evaluate
@@ -18,7 +19,7 @@ from balcal.paper.budget import Timed, disk_bytes, estimate, passes, time_steps
 from balcal.paper.curves import CURVES
 from balcal.paper.drawing import DRAWINGS
 from balcal.paper.items import Ask
-from balcal.paper.measure import Answers, Training, Workshop, run_all, trainings
+from balcal.paper.measure import Answers, trainings
 from balcal.paper.render import answer, in_markdown, write
 from balcal.paper.tiers import tier
 from balcal.runs import Run
@@ -31,7 +32,7 @@ FEW = [item(name) for name in ("gamma", "distance", "collapse", "cam", "delta")]
 def out(tmp_path_factory):
     """The runs of a few items: plain training, five ways with gamma, two more deltas."""
     folder = tmp_path_factory.mktemp("runs")
-    run_all(trainings(FEW, SMOKE, [0]), Workshop(folder, "cpu", quiet=True))
+    train_missing(trainings(FEW, SMOKE, [0]), Resources(folder, "cpu", quiet=True))
     return folder
 
 
@@ -63,7 +64,7 @@ def test_epochs_are_kept_where_an_item_looks_at_them():
 
 def test_what_is_there_is_not_trained_again(out):
     before = {path: path.stat().st_mtime_ns for path in out.rglob("state-*.pt")}
-    run_all(trainings(FEW, SMOKE, [0]), Workshop(out, "cpu", quiet=True))
+    train_missing(trainings(FEW, SMOKE, [0]), Resources(out, "cpu", quiet=True))
     assert before == {path: path.stat().st_mtime_ns for path in out.rglob("state-*.pt")}
     assert before
 
@@ -72,7 +73,7 @@ def test_a_failed_run_is_named_when_all_had_their_turn(tmp_path):
     good = registry.recipe("digits", "vanilla", 0, ["plan.epochs=1"])
     bad = registry.recipe("digits", "vanilla", 0, ["plan.epochs=1", "plan.lr=1e30"])
     with pytest.raises(BalcalError, match=r"1 of 2 runs failed; the first: digits vanilla seed 0 \(.*1e30"):
-        run_all([Training(bad), Training(good)], Workshop(tmp_path, "cpu", quiet=True))
+        train_missing([Training(bad), Training(good)], Resources(tmp_path, "cpu", quiet=True))
     assert Run(tmp_path, good).finished
 
 
@@ -187,7 +188,7 @@ def test_every_deviation_is_named(answers):
 
 
 def test_seeds_have_a_spread(out):
-    run_all(trainings([item("gamma")], SMOKE, [0, 1]), Workshop(out, "cpu", quiet=True))
+    train_missing(trainings([item("gamma")], SMOKE, [0, 1]), Resources(out, "cpu", quiet=True))
     told = answer(item("gamma"), Answers(SMOKE, [0, 1], out, "cpu"))
     cell = told["cells"][0]
     low, high = cell["values"]

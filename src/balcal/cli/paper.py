@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from balcal.arena.schedule import Resources, train_missing
 from balcal.paper import ITEMS
 from balcal.paper.budget import Budget, estimate
 from balcal.paper.items import Item
-from balcal.paper.measure import Answers, Workshop, run_all, trainings
+from balcal.paper.measure import Answers, trainings
 from balcal.paper.render import answer, in_markdown, write
 from balcal.paper.tiers import Tier, tier
 from balcal.runtime.devices import pick_device
@@ -40,7 +41,7 @@ class Asked:
     items: Sequence[Item]
     tier_name: str
     seed_count: int | None = None
-    shop: Workshop = field(default_factory=Workshop)
+    shop: Resources = field(default_factory=Resources)
     only_found: bool = False
 
     @property
@@ -64,7 +65,7 @@ class Asked:
     def answer(self, to: Path) -> dict[str, Any]:
         """Train what is missing, unless it may be; then write each item into a folder."""
         if not self.only_found:
-            run_all(trainings(self.items, self.tier, self.seeds), self.shop)
+            train_missing(trainings(self.items, self.tier, self.seeds), self.shop, title="paper")
         answers = Answers(self.tier, self.seeds, self.shop.runs, self.shop.device, self.only_found)
         told = {}
         for item in self.items:

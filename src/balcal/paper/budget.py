@@ -21,11 +21,11 @@ import torch
 from torch import Tensor
 
 from balcal import registry
+from balcal.arena.schedule import Training
 from balcal.build import build
 from balcal.core import BalcalError
 from balcal.data.batches import Pixels
 from balcal.model import Model, batch_loss
-from balcal.paper.measure import Training
 from balcal.recipe import Recipe
 from balcal.runtime.randomness import generator, own_randomness
 from balcal.training.optimise import make_optimiser

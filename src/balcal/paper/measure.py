@@ -6,7 +6,6 @@ From trained runs to numbers: each measure of the paper, seed by seed, read from
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,12 +14,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from balcal.arena.entries import line_of, waves
-from balcal.arena.jobs import Bench, trained
-from balcal.arena.progress import Watch, name_of
-from balcal.arena.workers import Cluster, crew
+from balcal.arena.entries import lineage
+from balcal.arena.schedule import Training
 from balcal.build import as_method
-from balcal.core import BalcalError
 from balcal.evaluation.judge import added_by, calibrated_predictions, evaluate
 from balcal.evaluation.ood import evaluate_outside
 from balcal.evaluation.other_images import Sitting
@@ -32,19 +28,7 @@ from balcal.paper.items import MEASURES, Ask, Cell, Item
 from balcal.paper.tiers import Tier
 from balcal.recipe import Recipe
 from balcal.runs import Run
-from balcal.runtime.devices import Stopped, pick_device
-
-
-@dataclass(frozen=True)
-class Training:
-    """A run that an item needs; `keep` is set where it looks at the weights of every n-th epoch."""
-
-    recipe: Recipe
-    keep: int | None = None
-
-    def missing(self, out: Path) -> bool:
-        run, plan = Run(out, self.recipe), self.recipe.task.plan
-        return not run.finished or (self.keep is not None and run.lacks(replace(plan, keep=self.keep)))
+from balcal.runtime.devices import pick_device
 
 
 def trainings(items: Iterable[Item], tier: Tier, seeds: Sequence[int]) -> list[Training]:
@@ -54,49 +38,12 @@ def trainings(items: Iterable[Item], tier: Tier, seeds: Sequence[int]) -> list[T
         watched = set(item.series(tier).values()) if item.epochs else set()
         for ask in item.asks(tier):
             for recipe in filter(None, (ask.recipe(tier, seed) for seed in seeds)):
-                *before, last = line_of(recipe)
+                *before, last = lineage(recipe)
                 for asked in before:
                     needed.setdefault(asked.address(), Training(asked))
                 known = needed.get(last.address(), Training(last))
                 needed[last.address()] = replace(known, keep=tier.keep if ask in watched else known.keep)
     return list(needed.values())
-
-
-@dataclass(frozen=True)
-class Workshop:
-    """Where runs are trained, and by how many at once."""
-
-    runs: Path = Path("runs")
-    device: str | None = None
-    jobs: int = 1
-    scheduler: str | None = None
-    quiet: bool = False
-
-
-def run_all(needed: Sequence[Training], shop: Workshop) -> None:
-    """Train what is missing, as an arena does; what is there stays. A failure counts when all had their turn."""
-    missing = {t.recipe.address(): t for t in needed if t.missing(shop.runs)}
-    if not missing:
-        return
-    runs = {address: Run(shop.runs, t.recipe) for address, t in missing.items()}
-    bench, workers, failed = Bench(shop.runs, shop.device), crew(shop.jobs, shop.scheduler), []
-    with (
-        closing(workers) if isinstance(workers, Cluster) else nullcontext(),
-        workers.stop,
-        Watch("paper", list(runs.values()), workers.size, shop.quiet) as watch,
-    ):
-        for wave in waves(t.recipe for t in missing.values()):
-            pieces = [(recipe, bench, missing[recipe.address()].keep) for recipe in wave]
-            for number, outcome in workers.outcomes(trained, pieces):
-                if outcome.signum:
-                    continue
-                watch.done(runs[wave[number].address()], outcome)
-                if outcome.error:
-                    failed.append(f"{wave[number].task.name} {name_of(wave[number])}: {outcome.error}")
-            if workers.stop:
-                raise Stopped(f"after {watch.ended} of {len(missing)} runs", workers.stop.signum)
-    if failed:
-        raise BalcalError(f"{len(failed)} of {len(missing)} runs failed; the first: {failed[0]}")
 
 
 @dataclass
