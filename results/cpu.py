@@ -90,7 +90,7 @@ def items(runs: Path, names: Sequence[str]) -> None:
     for name in names:
         answers = first if name in ONCE else every
         print(name, flush=True)
-        told = answer(ITEMS[name], answers)
+        told = answer(ITEMS[name], answers).as_dict()
         if told["data"] and name not in UNDRAWN:
             DRAWINGS[name](told["data"]).savefig(picture := PICTURES / f"{name}.png", dpi=100)
             in_few_colours(picture)

@@ -20,7 +20,7 @@ from balcal.arena.columns import COLUMNS
 from balcal.arena.records import Difference
 from balcal.arena.result import ArenaResult
 from balcal.metrics.over_seeds import holm
-from balcal.paper.render import in_markdown
+from balcal.paper.render import ItemResult, in_markdown
 from balcal.plots import differences
 
 PAGE = PICTURES.with_suffix(".md")
@@ -121,7 +121,7 @@ def contest(name: str, result: ArenaResult) -> list[str]:
 
 def item(name: str, told: dict[str, Any]) -> str:
     pictures = [PICTURES / f"{name}.png"] if told["data"] and name not in UNDRAWN else []
-    text = in_markdown(told, pictures)
+    text = in_markdown(ItemResult.of(told), pictures)
     return text.replace(f"]({name}.png)", f"](results/{name}.png)").replace("## ", "### ", 1)
 
 

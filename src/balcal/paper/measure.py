@@ -1,6 +1,7 @@
-"""From items to trained runs: what is needed, each thing once; and what of it is missing.
+"""From items to runs, and from runs to numbers.
 
-From trained runs to numbers: each measure of the paper, seed by seed, read from a run or computed once.
+`trainings` lists the runs that items need, each once. `Answers` gives each measure of the paper, seed by seed: read
+from a finished run, or computed once.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from balcal import registry
 from balcal.arena.entries import lineage
 from balcal.arena.schedule import Training
 from balcal.build import as_method
@@ -24,7 +26,7 @@ from balcal.evaluation.shift import evaluate_shift
 from balcal.metrics.bins import bin_table
 from balcal.metrics.inputs import read
 from balcal.paper.budget import seconds_per_epoch
-from balcal.paper.items import MEASURES, Ask, Cell, Item
+from balcal.paper.items import MEASURES, Ask, Item, PaperCell
 from balcal.paper.tiers import Tier
 from balcal.recipe import Recipe
 from balcal.runs import Run
@@ -32,30 +34,30 @@ from balcal.runtime.devices import pick_device
 
 
 def trainings(items: Iterable[Item], tier: Tier, seeds: Sequence[int]) -> list[Training]:
-    """Every run that these items need, by address; runs that others start from included, and first."""
+    """Every run that these items need, each once; parents included, and first."""
     needed: dict[str, Training] = {}
     for item in items:
-        watched = set(item.series(tier).values()) if item.epochs else set()
+        over_epochs = set(item.series(tier).values()) if item.epochs else set()
         for ask in item.asks(tier):
             for recipe in filter(None, (ask.recipe(tier, seed) for seed in seeds)):
-                *before, last = lineage(recipe)
-                for asked in before:
-                    needed.setdefault(asked.address(), Training(asked))
+                *parents, last = lineage(recipe)
+                for parent in parents:
+                    needed.setdefault(parent.address(), Training(parent))
                 known = needed.get(last.address(), Training(last))
-                needed[last.address()] = replace(known, keep=tier.keep if ask in watched else known.keep)
+                needed[last.address()] = replace(known, keep=tier.keep if ask in over_epochs else known.keep)
     return list(needed.values())
 
 
 @dataclass
 class Answers:
-    """What a folder of finished runs says, for one tier."""
+    """The numbers of a folder of finished runs, for one tier."""
 
     tier: Tier
     seeds: Sequence[int]
     out: Path
     device_name: str | None = None
     only_found: bool = False
-    """whether runs that are not there are left out; otherwise all are taken to be there"""
+    """leave out runs that are not there; otherwise all must be there"""
     _known: dict[Any, Any] = field(default_factory=dict)
 
     @cached_property
@@ -63,7 +65,7 @@ class Answers:
         return pick_device(self.device_name)
 
     def recipe(self, ask: Ask, seed: int) -> Recipe | None:
-        """None where the tier has nothing for the place, or where the run is missing and that is all right."""
+        """None where the tier has nothing for the place, or where the run is missing and may be."""
         recipe = ask.recipe(self.tier, seed)
         return None if recipe and self.only_found and not Run(self.out, recipe).finished else recipe
 
@@ -71,18 +73,17 @@ class Answers:
         return [recipe for seed in self.seeds if (recipe := self.recipe(ask, seed))]
 
     def missing(self, ask: Ask, epochs: bool = False) -> list[int]:
-        """Seeds of which there could be a run, and is none; of the first seed, where its `epochs` are looked at, none
-        that kept their weights."""
+        """Seeds whose run is missing. With `epochs`, the first seed's run must have kept the weights of its epochs."""
         asked = {seed: ask.recipe(self.tier, seed) for seed in self.seeds}
         keep = {self.seeds[0]: self.tier.keep} if epochs else {}
         return [s for s, recipe in asked.items() if recipe and Training(recipe, keep.get(s)).missing(self.out)]
 
     def run(self, ask: Ask, seed: int | None = None) -> Run | None:
-        """Its run; of the first seed, if none is said."""
+        """Its run; that of the first seed, if none is given."""
         recipe = self.recipe(ask, self.seeds[0] if seed is None else seed)
         return Run(self.out, recipe) if recipe else None
 
-    def values(self, cell: Cell) -> list[float]:
+    def values(self, cell: PaperCell) -> list[float]:
         """One number per seed, as the paper would print it; none where the tier has nothing for a place."""
         look = self.recipe if cell.measure != "seconds" else lambda ask, seed: ask.recipe(self.tier, seed)
         recipes = [[look(ask, seed) for ask in cell.asks] for seed in self.seeds]
@@ -103,26 +104,24 @@ class Answers:
 
     def mean(self, ask: Ask, figure: str) -> float | None:
         """A metric of the test split, averaged over seeds."""
-        told = [self.figures(recipe)[figure] for recipe in self.recipes(ask)]
-        return float(np.mean(told)) if told else None
+        values = [self.figures(recipe)[figure] for recipe in self.recipes(ask)]
+        return float(np.mean(values)) if values else None
 
-    def _value(self, recipe: Recipe, cell: Cell) -> float:
+    def _value(self, recipe: Recipe, cell: PaperCell) -> float:
         if cell.measure == "seconds":
             return float(self._once(("seconds", recipe.address()), lambda: seconds_per_epoch(recipe, self.device)))
         if cell.measure == "ts_ece":
             return self._scaled(recipe)
         if cell.measure in ("accuracy", "ece", "adaptive_ece"):
             return self.figures(recipe)[cell.measure]
-        told = self.outside(recipe, tuple(self.tier.outside[place] for place in cell.against))
+        detection = self.ood(recipe, tuple(self.tier.ood[place] for place in cell.against))
         if cell.measure in ("auroc", "fpr95"):
-            return float(told["mean"]["scores"]["confidence"][cell.measure])
-        [only] = told["sets"].values()
-        return float(only[cell.measure.replace("outside", "mean")])
+            return float(detection["mean"]["scores"]["confidence"][cell.measure])
+        [only] = detection["sets"].values()
+        return float(only[cell.measure.replace("ood", "mean")])
 
     def _scaled(self, recipe: Recipe) -> float:
         """ECE of the same run after temperature scaling."""
-        from balcal import registry
-
         method = recipe.method.for_training() + registry.table("methods")["ts"]
 
         def compute() -> float:
@@ -131,13 +130,14 @@ class Answers:
 
         return float(self._once(("ts", recipe.address()), compute))
 
-    def outside(self, recipe: Recipe, names: tuple[str, ...]) -> dict[str, Any]:
+    def ood(self, recipe: Recipe, names: tuple[str, ...]) -> dict[str, Any]:
+        """OOD detection against these data sets."""
         names = tuple(dict.fromkeys(names))
 
         def compute() -> dict[str, Any]:
             return evaluate_outside(self._sitting(recipe), names)
 
-        found: dict[str, Any] = self._once(("outside", recipe.method.name, recipe.address(), names), compute)
+        found: dict[str, Any] = self._once(("ood", recipe.method.name, recipe.address(), names), compute)
         return found
 
     def shift(self, recipe: Recipe) -> dict[str, Any]:
