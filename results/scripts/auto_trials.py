@@ -24,6 +24,7 @@ from scipy.optimize import minimize, minimize_scalar
 from torch import Tensor, nn
 
 from balcal import registry
+from balcal.arena.schedule import Resources, Training, train_missing
 from balcal.build import build
 from balcal.core import Head, Outputs
 from balcal.evaluation.judge import batches_of, load_splits
@@ -31,7 +32,6 @@ from balcal.methods.balcal import Balanced, BalancedHead
 from balcal.methods.gamma import RefitGamma
 from balcal.methods.parts.gamma_search import Curve, shares, solve_gamma
 from balcal.metrics import ece as expected_calibration_error
-from balcal.paper.measure import Training, Workshop, run_all
 from balcal.recipe import Recipe
 from balcal.runs import Run
 
@@ -262,7 +262,7 @@ def main() -> None:
         for training in given.trainings.split("/")
         if (task, training) != ("cifar100", "w=0.5, no adapter")  # 64 features hold no frame of 100 classes
     ]
-    run_all([Training(made, keep=1) for *_, made in wanted], Workshop(given.runs, jobs=given.jobs))
+    train_missing([Training(made, keep=1) for *_, made in wanted], Resources(given.runs, jobs=given.jobs))
     found = Parallel(given.jobs)(delayed(rows_of)(*what, Run(given.runs, made)) for *what, made in wanted)
     rewrite(CSV, chain.from_iterable(found))
 

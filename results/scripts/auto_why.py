@@ -21,9 +21,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from balcal import registry
+from balcal.arena.schedule import Resources, Training, train_missing
 from balcal.core import Head
 from balcal.methods.balcal import Balanced, BalancedHead
-from balcal.paper.measure import Training, Workshop, run_all
 from balcal.recipe import Recipe
 from balcal.runs import Run
 
@@ -96,7 +96,7 @@ def main() -> None:
         for seed in given.seeds.split(",")
         for name, kind in KINDS.items()
     ]
-    run_all([Training(made, keep=1) for *_, made in wanted], Workshop(given.runs, jobs=given.jobs))
+    train_missing([Training(made, keep=1) for *_, made in wanted], Resources(given.runs, jobs=given.jobs))
     torch.set_num_threads(1)
     rewrite(CSV, (row for *what, made in wanted for row in scores_of(*what, Run(given.runs, made))))
 

@@ -90,7 +90,7 @@ def items(runs: Path, names: Sequence[str]) -> None:
     for name in names:
         answers = first if name in ONCE else every
         print(name, flush=True)
-        answered = answer(ITEMS[name], answers)
+        answered = answer(ITEMS[name], answers).as_dict()
         if answered["data"] and name not in UNDRAWN:
             DRAWINGS[name](answered["data"]).savefig(picture := PICTURES / f"{name}.png", dpi=100)
             in_few_colours(picture)

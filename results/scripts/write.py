@@ -16,16 +16,17 @@ from auto import ALL, FINALS, FRESH, Final, recorded
 from auto import FOLDER as FINAL
 from cpu import FOLDER, PICTURES, UNDRAWN
 
-from balcal.arena.columns import FIGURES, Difference
+from balcal.arena.columns import COLUMNS
+from balcal.arena.records import Difference
 from balcal.arena.result import ArenaResult
 from balcal.metrics.over_seeds import holm
-from balcal.paper.render import in_markdown
+from balcal.paper.render import ItemResult, in_markdown
 from balcal.plots import differences
 
 PAGE = PICTURES.with_suffix(".md")
 LAST = PAGE.parent / "research" / "auto-final.md"
 OURS = ("balcal", "balcal-logits", "balcal-auto")
-JUDGED = {figure.name: figure for figure in FIGURES if figure.name in ("accuracy", "ece", "nll")}
+JUDGED = {name: COLUMNS[name] for name in ("accuracy", "ece", "nll")}
 TITLES = {
     "cifar10": "Everybody on CIFAR-10",
     "cifar100": "Everybody on CIFAR-100",
@@ -120,7 +121,7 @@ def contest(name: str, result: ArenaResult) -> list[str]:
 
 def item(name: str, answered: dict[str, Any]) -> str:
     pictures = [PICTURES / f"{name}.png"] if answered["data"] and name not in UNDRAWN else []
-    text = in_markdown(answered, pictures)
+    text = in_markdown(ItemResult.of(answered), pictures)
     return text.replace(f"]({name}.png)", f"](results/{name}.png)").replace("## ", "### ", 1)
 
 

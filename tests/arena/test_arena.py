@@ -20,8 +20,9 @@ from command_line import balcal_cli
 from runs_helper import held_by_somebody
 
 from balcal import arena
-from balcal.arena.entries import contest, waves
-from balcal.arena.processes import workers
+from balcal.arena.entries import contest
+from balcal.arena.processes import worker_pids
+from balcal.arena.schedule import Training, waves
 from balcal.registry import recipe
 from balcal.runs import Run
 from balcal.runtime.files import save_sealed_json
@@ -84,7 +85,7 @@ def test_two_processes_give_the_same_numbers_and_one_may_be_killed(signum, alone
     def work():
         return arena.run("digits", METHODS, SEEDS, settings=SETTINGS, runs=tmp_path, jobs=2, quiet=True, **patience)
 
-    result = while_killing(tmp_path, workers, work, signum)
+    result = while_killing(tmp_path, worker_pids, work, signum)
     assert not result.complaints
     assert numbers(result) == numbers(alone)
     if signum == signal.SIGSTOP:
@@ -283,7 +284,7 @@ def test_one_seed_speaks_of_runs_only(alone):
 
 def test_parents_come_first_and_once():
     asked = contest("digits", ["pcs", "tst", "vanilla"], range(2), ["plan.epochs=2"], ())
-    first, second = waves(asked.trainings())
+    first, second = ([t.recipe for t in wave] for wave in waves(map(Training, asked.trainings())))
     assert [r.method.name for r in second] == ["pcs", "tst"] * 2
     assert len(first) == len({r.address() for r in first}) == 4, "vanilla, and vanilla with all epochs kept, per seed"
 

@@ -16,9 +16,10 @@ from runs_helper import held_by_somebody
 
 from balcal import arena
 from balcal.arena import jobs as work
+from balcal.arena.schedule import Resources, train_missing
 from balcal.core import BalcalError
 from balcal.paper import item
-from balcal.paper.measure import Workshop, run_all, trainings
+from balcal.paper.measure import trainings
 from balcal.paper.tiers import tier
 from balcal.registry import recipe
 from balcal.runs import Run
@@ -92,7 +93,7 @@ def test_so_does_a_paper(tmp_path, monkeypatch):
         late = threading.Timer(LIMIT, claim.close)
         late.start()
         with pytest.raises(Stopped, match="stopped after 0 of 1 runs"):
-            run_all(needed, Workshop(tmp_path, "cpu", quiet=True))
+            train_missing(needed, Resources(tmp_path, "cpu", quiet=True))
         late.cancel()
 
 

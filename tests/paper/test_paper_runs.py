@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from balcal import registry
+from balcal.arena.schedule import Resources, Training, train_missing
 from balcal.cli import main
 from balcal.core import BalcalError
 from balcal.evaluation.judge import evaluate
@@ -18,7 +19,7 @@ from balcal.paper.budget import Timed, disk_bytes, estimate, passes, time_steps
 from balcal.paper.curves import CURVES
 from balcal.paper.drawing import DRAWINGS
 from balcal.paper.items import Ask
-from balcal.paper.measure import Answers, Training, Workshop, run_all, trainings
+from balcal.paper.measure import Answers, trainings
 from balcal.paper.render import answer, in_markdown, write
 from balcal.paper.tiers import tier
 from balcal.runs import Run
@@ -31,7 +32,7 @@ FEW = [item(name) for name in ("gamma", "distance", "collapse", "cam", "delta")]
 def out(tmp_path_factory):
     """The runs of a few items: plain training, five ways with gamma, two more deltas."""
     folder = tmp_path_factory.mktemp("runs")
-    run_all(trainings(FEW, SMOKE, [0]), Workshop(folder, "cpu", quiet=True))
+    train_missing(trainings(FEW, SMOKE, [0]), Resources(folder, "cpu", quiet=True))
     return folder
 
 
@@ -63,7 +64,7 @@ def test_epochs_are_kept_where_an_item_looks_at_them():
 
 def test_what_is_there_is_not_trained_again(out):
     before = {path: path.stat().st_mtime_ns for path in out.rglob("state-*.pt")}
-    run_all(trainings(FEW, SMOKE, [0]), Workshop(out, "cpu", quiet=True))
+    train_missing(trainings(FEW, SMOKE, [0]), Resources(out, "cpu", quiet=True))
     assert before == {path: path.stat().st_mtime_ns for path in out.rglob("state-*.pt")}
     assert before
 
@@ -72,12 +73,12 @@ def test_a_failed_run_is_named_when_all_had_their_turn(tmp_path):
     good = registry.recipe("digits", "vanilla", 0, ["plan.epochs=1"])
     bad = registry.recipe("digits", "vanilla", 0, ["plan.epochs=1", "plan.lr=1e30"])
     with pytest.raises(BalcalError, match=r"1 of 2 runs failed; the first: digits vanilla seed 0 \(.*1e30"):
-        run_all([Training(bad), Training(good)], Workshop(tmp_path, "cpu", quiet=True))
+        train_missing([Training(bad), Training(good)], Resources(tmp_path, "cpu", quiet=True))
     assert Run(tmp_path, good).finished
 
 
 def test_cells_hold_what_the_runs_say(answers, out):
-    told = answer(item("gamma"), answers)
+    told = answer(item("gamma"), answers).as_dict()
     assert len(told["cells"]) == 30
     for cell in told["cells"]:
         named = {"fixed fixed": "balcal-fixed", "fixed dynamic": "balcal-fixedloss", "dynamic dynamic": "balcal"}
@@ -127,7 +128,8 @@ def test_a_place_without_a_task_has_no_number(out):
 
 def test_what_was_not_run_is_empty_and_named_if_only_found_runs_count(out, tmp_path):
     found = Answers(SMOKE, [0, 1], out, "cpu", only_found=True)
-    told = answer(item("variants"), found)
+    result = answer(item("variants"), found)
+    told = result.as_dict()
     by_row = {(c["row"], c["column"], c["measure"]): c["values"] for c in told["cells"]}
     assert len(by_row["learnable", "CIFAR-10", "ECE"]) == 1
     assert by_row["balcal-logits", "CIFAR-10", "ECE"] != []
@@ -136,9 +138,9 @@ def test_what_was_not_run_is_empty_and_named_if_only_found_runs_count(out, tmp_p
     missing = {(row["place"], row["method"]): row["seeds"] for row in told["missing"]}
     assert missing["CIFAR-10", "etf-1"] == [0, 1]
     assert missing["CIFAR-10", "vanilla"] == [1]
-    assert "Not run, so empty here or with fewer seeds: CIFAR-10 (seed 1): `vanilla`, " in in_markdown(told)
+    assert "Not run, so empty here or with fewer seeds: CIFAR-10 (seed 1): `vanilla`, " in in_markdown(result)
     nothing = Answers(SMOKE, [0], tmp_path, "cpu", only_found=True)
-    assert answer(item("tsne"), nothing)["data"] == {}
+    assert answer(item("tsne"), nothing).data == {}
 
 
 def test_a_temperature_is_not_mistaken_for_the_run_that_it_is_fitted_to(answers):
@@ -146,35 +148,35 @@ def test_a_temperature_is_not_mistaken_for_the_run_that_it_is_fitted_to(answers)
         {c.measure: answers.values(c) for c in item("ood-confidence").cells if (c.row, c.column) == (row, column)}
         for row, column in (("Vanilla", "CIFAR-10 against SVHN"), ("vanilla+ts", "CIFAR-10 against SVHN"))
     )
-    assert plain["outside_entropy"] != scaled["outside_entropy"]
+    assert plain["ood_entropy"] != scaled["ood_entropy"]
 
 
 def test_seconds_per_epoch_are_positive_and_told_as_extrapolated(answers):
-    told = answer(item("cost"), answers)
+    told = answer(item("cost"), answers).as_dict()
     assert all(cell["ours"] > 0 for cell in told["cells"])
     assert any("extrapolated" in text for text in told["deviations"])
 
 
 @pytest.mark.parametrize("name", ["distance", "collapse", "cam", "delta"])
 def test_a_figure_is_written_with_its_numbers(name, answers, tmp_path):
-    told = answer(item(name), answers)
-    text = write(item(name), told, tmp_path)
+    result = answer(item(name), answers)
+    text = write(item(name), result, tmp_path)
     assert f"![{item(name).title}]({name}.png)" in text
     assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
     assert b"<svg" in (tmp_path / f"{name}.svg").read_bytes()
-    assert json.loads((tmp_path / f"{name}.json").read_text())["data"] == json.loads(json.dumps(told["data"]))
+    assert json.loads((tmp_path / f"{name}.json").read_text())["data"] == json.loads(json.dumps(result.data))
 
 
 def test_courses_over_epochs_have_every_epoch(answers):
-    far = answer(item("distance"), answers)["data"]
+    far = answer(item("distance"), answers).data
     assert [record["epoch"] for record in far["CIFAR-10"]] == [1, 2, 3]
-    fallen = answer(item("collapse"), answers)["data"]
+    fallen = answer(item("collapse"), answers).data
     assert {name: list(found) for name, found in fallen.items()} == {
         "Vanilla": ["learnable"],
         "BalCAL": ["learnable", "etf"],
     }
     assert fallen["BalCAL"]["etf"][0]["nc2_angles_weights"] == pytest.approx(0, abs=1e-6)
-    [*_, last] = [row for row in answer(item("delta"), answers)["data"] if row["delta"] == 0.99]
+    [*_, last] = [row for row in answer(item("delta"), answers).data if row["delta"] == 0.99]
     assert len(last) == 4
 
 
@@ -187,8 +189,8 @@ def test_every_deviation_is_named(answers):
 
 
 def test_seeds_have_a_spread(out):
-    run_all(trainings([item("gamma")], SMOKE, [0, 1]), Workshop(out, "cpu", quiet=True))
-    told = answer(item("gamma"), Answers(SMOKE, [0, 1], out, "cpu"))
+    train_missing(trainings([item("gamma")], SMOKE, [0, 1]), Resources(out, "cpu", quiet=True))
+    told = answer(item("gamma"), Answers(SMOKE, [0, 1], out, "cpu")).as_dict()
     cell = told["cells"][0]
     low, high = cell["values"]
     assert cell["ours"] == pytest.approx((low + high) / 2)

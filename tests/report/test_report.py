@@ -20,7 +20,7 @@ from page_samples import (
 from pages import Page, check_self_contained
 
 from balcal import report
-from balcal.arena.reading import NUMBERS
+from balcal.arena.columns import COLUMNS
 from balcal.arena.result import ArenaResult
 from balcal.core import BalcalError
 from balcal.plots.numbers import class_table, coverage_table, reliability_table
@@ -243,7 +243,7 @@ def test_json_that_is_no_arena_is_one_sentence_and_else_makes_a_page(tmp_path, c
     told |= {"made": {"runs": str(tmp_path)}}
     told["searches"] = [{"method": "a", "by": "b", "tried": [{"settings": ["c=1"]}], "chosen": ["c=1"]}]
     told["runs"] = [run | {"recipe": {}, "environment": {}} for run in told["runs"]]
-    needed = (*NUMBERS, "ece_interval")
+    needed = (*COLUMNS, "floor_mean", "floor_high", "ece_interval")
     told["cells"] = [cell | {"figures": {name: cell["figures"][name] for name in needed}} for cell in told["cells"]]
     text, refused, made = json.dumps(told), 0, 0
     for place in list(places(json.loads(text)))[1:]:
@@ -273,7 +273,7 @@ def test_json_that_is_no_arena_is_one_sentence_and_else_makes_a_page(tmp_path, c
 
 def test_ranks_by_hand():
     _, result = small_arena()
-    told = {row["entry"]: row for row in ranks(result)}
+    told = {row.entry: row for row in ranks(result)}
     for column, (figure, higher) in enumerate((("accuracy", True), ("ece", False))):
         for entry in result.entries:
             places = []
@@ -282,7 +282,7 @@ def test_ranks_by_hand():
                 others = [result.values(other, figure)[seed] for other in result.entries]
                 ahead = sum(v > mine if higher else v < mine for v in others)
                 places.append(ahead + (1 + others.count(mine)) / 2)
-            assert told[entry]["cells"][column]["rank"] == pytest.approx(np.mean(places))
+            assert told[entry].cells[column].rank == pytest.approx(np.mean(places))
 
 
 def test_bars_and_gaps_are_as_high_as_the_numbers_say():

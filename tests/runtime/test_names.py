@@ -15,7 +15,7 @@ from pages import Page, check_self_contained
 from terminal import Terminal
 
 from balcal.arena.jobs import Outcome
-from balcal.arena.progress import Watch
+from balcal.arena.schedule import RunsProgress
 from balcal.cli.text import print_json, print_table
 from balcal.deploy.card import card_of, render_card
 from balcal.report.arena import arena_page
@@ -110,7 +110,7 @@ def test_progress_shows_names_as_they_are(monkeypatch):
 def test_an_arena_shows_names_as_they_are(monkeypatch):
     run = Run.at(balcal_run())
     screen = terminal(monkeypatch)
-    with Watch(ODD, [run], 1) as watch:
+    with RunsProgress(ODD, [run], 1) as watch:
         watch.done(run, Outcome(error=ODD))
     check_shown(screen)
 

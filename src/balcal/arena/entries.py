@@ -1,6 +1,7 @@
-"""Choosing a setting on the validation split: what is tried, and which of it has the lowest validation NLL.
+"""Who takes part in an arena, as recipes: methods, seeds, settings, and searches over settings.
 
-Who takes part: methods, seeds, settings and searches as recipes; which runs they need, and in which order.
+Each method becomes one training method and its entries, with and without temperature scaling. A search tries several
+values of a setting and takes the one with the lowest validation NLL.
 """
 
 from __future__ import annotations
@@ -16,7 +17,11 @@ from balcal import registry
 from balcal.core import BalcalError
 from balcal.recipe import Method, Recipe
 
-BY = "mean over seeds of the validation NLL of the chosen epoch"
+SCALED = "ts"
+REFERENCE = "vanilla+ts"
+CHOSEN_BY = "mean over seeds of the validation NLL of the chosen epoch"
+Settings = tuple[str, ...]
+"""as in `--set`"""
 
 
 @dataclass(frozen=True)
@@ -42,7 +47,7 @@ class Search:
         return Search(path.strip(), split)
 
 
-def grid(searches: Iterable[Search]) -> list[tuple[str, ...]]:
+def grid(searches: Iterable[Search]) -> list[Settings]:
     """All combinations, as settings; one empty one if nothing is searched.
 
     >>> grid([Search("a.b", ("1", "2")), Search("c.d", ("3",))])
@@ -51,7 +56,7 @@ def grid(searches: Iterable[Search]) -> list[tuple[str, ...]]:
     return list(product(*([f"{search.path}={value}" for value in search.values] for search in searches)))
 
 
-def choose(method: str, tried: Mapping[tuple[str, ...], Sequence[float | None]]) -> dict[str, Any]:
+def choose(method: str, tried: Mapping[Settings, Sequence[float | None]]) -> dict[str, Any]:
     """The record of a search; `chosen` is None if no candidate has all its seeds.
 
     >>> choose("m", {("a=1",): [0.5, 0.3], ("a=2",): [0.2, None], ("a=3",): [0.3, 0.4]})["chosen"]
@@ -61,7 +66,7 @@ def choose(method: str, tried: Mapping[tuple[str, ...], Sequence[float | None]])
     chosen = min(means, key=lambda key: means[key]) if means else None
     return {
         "method": method,
-        "by": BY,
+        "by": CHOSEN_BY,
         "tried": [
             {"settings": list(key), "val_nll": list(values), "mean": means.get(key)} for key, values in tried.items()
         ],
@@ -69,23 +74,21 @@ def choose(method: str, tried: Mapping[tuple[str, ...], Sequence[float | None]])
     }
 
 
-SCALED = "ts"
-REFERENCE = "vanilla+ts"
-Settings = tuple[str, ...]
-
-
 @dataclass(frozen=True)
 class Contender:
-    """A training method with what is tried of it (one thing, if nothing is searched), and the entries made of it."""
+    """A training method and its entries."""
 
     method: str
     tried: tuple[Settings, ...]
+    """settings that a search tries; one empty one, if nothing is searched"""
     entries: tuple[str, ...]
     searched: bool
 
 
 @dataclass(frozen=True)
 class Contest:
+    """Everything that an arena was asked for, checked."""
+
     task: str
     seeds: tuple[int, ...]
     settings: Settings
@@ -96,26 +99,26 @@ class Contest:
         return [entry for contender in self.contenders for entry in contender.entries]
 
     def recipe(self, entry: str, seed: int, tried: Settings = ()) -> Recipe:
-        """What an entry stands for: with those settings that it has."""
+        """The recipe of an entry, with those settings that it has."""
         plain = registry.recipe(self.task, entry, seed)
         fitting = [text for text in (*self.settings, *tried) if registry.has_setting(plain, path_of(text))]
         return registry.recipe(self.task, entry, seed, fitting)
 
     def trainings(self) -> list[Recipe]:
-        """Every run that is needed, each once, seed by seed; those that others start from as well."""
+        """Every run that is needed, each once, seed by seed; parents included."""
         needed: dict[str, Recipe] = {}
         for seed in self.seeds:
             for contender in self.contenders:
                 for tried in contender.tried:
-                    for asked in line_of(self.recipe(contender.method, seed, tried)):
-                        needed.setdefault(asked.address(), asked)
+                    for recipe in lineage(self.recipe(contender.method, seed, tried)):
+                        needed.setdefault(recipe.address(), recipe)
         return list(needed.values())
 
 
 def contest(
     task: str, methods: Sequence[str], seeds: Iterable[int], settings: Iterable[str], searches: Sequence[Search]
 ) -> Contest:
-    """Checked in full before anything is trained: names, settings, and that somebody has each setting."""
+    """Check names and settings before anything is trained; each setting must belong to at least one method."""
     if not methods:
         raise BalcalError("an arena needs at least one method: see `balcal list methods`")
     seeds, settings = tuple(dict.fromkeys(seeds)), tuple(text.strip() for text in settings)
@@ -123,20 +126,19 @@ def contest(
         raise BalcalError("an arena needs at least one seed")
     grouped: dict[str, list[str]] = {}
     for name in methods:
-        asked = registry.method(name)
-        trained = asked.for_training()
-        own = entry_name(asked)
-        grouped.setdefault(trained.name, [])
-        grouped[trained.name] += [own] if "posthoc" in asked.changes else [own, f"{own}+{SCALED}"]
+        method = registry.method(name)
+        own, trained = entry_name(method), method.for_training().name
+        grouped.setdefault(trained, [])
+        grouped[trained] += [own] if "posthoc" in method.changes else [own, f"{own}+{SCALED}"]
     plain = {name: registry.recipe(task, name, seeds[0]) for name in grouped}
     contenders = []
     for name, entries in grouped.items():
         mine = [search for search in searches if registry.has_setting(plain[name], search.path)]
         contenders.append(Contender(name, tuple(grid(mine)), tuple(dict.fromkeys(entries)), bool(mine)))
     made = Contest(task, seeds, settings, tuple(contenders))
-    judged = [registry.recipe(task, entry, seeds[0]) for entry in made.entries]
+    recipes = [registry.recipe(task, entry, seeds[0]) for entry in made.entries]
     for path in (*map(path_of, settings), *(search.path for search in searches)):
-        if not any(registry.has_setting(each, path) for each in judged):
+        if not any(registry.has_setting(each, path) for each in recipes):
             raise BalcalError(f"none of {', '.join(methods)} has a setting `{path}`: leave it out")
     for contender in made.contenders:
         for tried in contender.tried:
@@ -146,7 +148,7 @@ def contest(
 
 
 def entry_name(method: Method) -> str:
-    """As runs are called: `ts` is `vanilla+ts`.
+    """The method's name in full, as runs have it: `ts` is `vanilla+ts`.
 
     >>> entry_name(registry.method("ts")), entry_name(registry.method("fl+balcal"))
     ('vanilla+ts', 'fl+balcal')
@@ -156,10 +158,10 @@ def entry_name(method: Method) -> str:
     return "+".join([trained.name, *later])
 
 
-def line_of(recipe: Recipe) -> Iterator[Recipe]:
-    """The training runs behind a recipe, the first one first."""
+def lineage(recipe: Recipe) -> Iterator[Recipe]:
+    """The training runs behind a recipe: its parents, the first one first, then itself."""
     if recipe.parent:
-        yield from line_of(recipe.parent)
+        yield from lineage(recipe.parent)
     yield recipe.for_training()
 
 
@@ -168,11 +170,3 @@ def path_of(setting: str) -> str:
     if not equals:
         raise BalcalError(f"`{setting}` is not a setting: write it as name.field=value")
     return path.strip()
-
-
-def waves(recipes: Iterable[Recipe]) -> list[list[Recipe]]:
-    """So that nothing begins before the run that it starts from is there."""
-    sorted_in: dict[int, list[Recipe]] = {}
-    for recipe in recipes:
-        sorted_in.setdefault(len(list(line_of(recipe))), []).append(recipe)
-    return [sorted_in[depth] for depth in sorted(sorted_in)]

@@ -1,6 +1,6 @@
-"""One piece of work, as a process anywhere does it: train a run or find it, judge a run. Nothing here is raised.
+"""The two jobs of a worker: train a run (or find it), and evaluate a run. Errors come back as outcomes, not raised.
 
-The number of threads is fixed, not left to the machine or to how many others work beside: the same bits everywhere.
+The number of threads is fixed. It does not depend on the machine or on other workers, so results are bit-identical.
 """
 
 from __future__ import annotations
@@ -19,13 +19,11 @@ from typing import Any, TypeVar
 import torch
 from threadpoolctl import threadpool_limits
 
-from balcal.arena.entries import line_of
+from balcal.arena.columns import Evaluation
+from balcal.arena.entries import lineage
 from balcal.core import BalcalError
 from balcal.evaluation.judge import calibrated_predictions, evaluate
-from balcal.metrics.bootstrap import Floats
-from balcal.metrics.inputs import TopLabels, read
-from balcal.metrics.over_seeds import floor_by_mass
-from balcal.metrics.scoring import losses, squares
+from balcal.metrics.inputs import read
 from balcal.recipe import Recipe
 from balcal.runs import Run
 from balcal.runtime.claims import Claimed
@@ -36,57 +34,47 @@ from balcal.training.fit import train_recipe
 PATIENCE = 1800.0
 """seconds without any sign of life; a training saves every five minutes, in the middle of an epoch too"""
 ASK_AGAIN = 0.5
-"""seconds between two looks at a run that somebody else holds"""
+"""seconds between two looks at a run that another process holds"""
 
 _ALONE = threading.Lock()
 """torch has one stream of random numbers per process: two trainings in one would disturb each other"""
 
 
 @dataclass(frozen=True)
-class Bench:
-    """Where work is done, and how."""
+class JobSettings:
+    """Where a job's runs are, and how it is done."""
 
     runs: Path
-    """folder of all runs; the same for everybody who works"""
+    """folder of all runs; the same for all workers"""
     device: str | None = None
     threads: int = 1
     patience: float = PATIENCE
-    """how long somebody else may hold a run without writing to it"""
+    """how long another process may hold a run without writing to it"""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a piece of work ended. `told` is what came out of it; else `error` says in a sentence why not."""
+    """How a job ended: with a `result`, or with an `error` in one sentence."""
 
-    told: Any = None
+    result: Any = None
     error: str | None = None
     signum: int = 0
     """it was asked to stop, and did, with everything saved"""
     seconds: float = 0.0
 
 
-Work = Callable[..., Outcome]
-Piece = tuple[Any, ...]
-"""arguments of the work"""
+Job = Callable[..., Outcome]
+Arguments = tuple[Any, ...]
+"""of a job"""
 
 
-@dataclass(frozen=True)
-class Judged:
-    """An entry's figures, and of each test sample what comparisons need."""
+def train(recipe: Recipe, settings: JobSettings, keep_epochs: int | None = None) -> Outcome:
+    """Train a run, or resume it, or find it finished; the result is the part of a `TrainingRun` that only it knows."""
 
-    figures: dict[str, Any]
-    top: TopLabels
-    nll: Floats
-    brier: Floats
-
-
-def trained(recipe: Recipe, bench: Bench, keep_epochs: int | None = None) -> Outcome:
-    """Train a run, or resume it, or find it finished; `told` has its facts."""
-
-    def work() -> dict[str, Any]:
-        run = Run(bench.runs, recipe)
+    def job() -> dict[str, Any]:
+        run = Run(settings.runs, recipe)
         found = run.finished
-        train_recipe(recipe, bench.runs, bench.device, quiet=True, keep_epochs=keep_epochs)
+        train_recipe(recipe, settings.runs, settings.device, quiet=True, keep_epochs=keep_epochs)
         history, epoch = run.ending().history, run.chosen
         return {
             "found": found,
@@ -97,43 +85,32 @@ def trained(recipe: Recipe, bench: Bench, keep_epochs: int | None = None) -> Out
             "environment": run.environment(),
         }
 
-    return _done(work, recipe, bench)
+    return _outcome(job, recipe, settings)
 
 
-def judged(recipes: dict[str, Recipe], bench: Bench) -> Outcome:
-    """Judge one finished run as several entries; `told` is what each of them came to, or why it came to nothing."""
-    told: dict[str, Judged | str] = {}
+def evaluate_entries(recipes: dict[str, Recipe], settings: JobSettings) -> Outcome:
+    """Evaluate one finished run as several entries; the result has an `Evaluation` or an error for each."""
+    results: dict[str, Evaluation | str] = {}
     for entry, recipe in recipes.items():
-        outcome = _done(partial(_judge, recipe, bench), recipe, bench)
+        outcome = _outcome(partial(_evaluate, recipe, settings), recipe, settings)
         if outcome.signum:
             return outcome
-        told[entry] = outcome.error or outcome.told
-    return Outcome(told)
+        results[entry] = outcome.error or outcome.result
+    return Outcome(results)
 
 
-def _judge(recipe: Recipe, bench: Bench) -> Judged:
-    run, device = Run(bench.runs, recipe), pick_device(bench.device)
-    told = evaluate(run, recipe.method, device)
+def _evaluate(recipe: Recipe, settings: JobSettings) -> Evaluation:
+    run, device = Run(settings.runs, recipe), pick_device(settings.device)
+    report = evaluate(run, recipe.method, device)
     _, test, _ = calibrated_predictions(run, recipe.method, device)
-    rows = read(None, test.log_probs, test.labels)
-    top = rows.top()
-    wanted = ("accuracy_interval", "ece_interval", "floor_mean", "floor_high", "nll_interval", "brier_interval", "gap")
-    floor = floor_by_mass(top)
-    more = {
-        "adaptive_floor_mean": float(floor.mean()),
-        "adaptive_floor_high": float(torch.from_numpy(floor).quantile(0.975)),
-    }
-    dials = {"epoch": told["epoch"], **told["dials"], "posthoc": told["posthoc"]}
-    figures = told["metrics"] | {name: told["test"][name] for name in wanted} | more | dials
-    figures = {name: list(value) if isinstance(value, tuple) else value for name, value in figures.items()}
-    return Judged(figures, top, losses(rows).double().numpy(), squares(rows).double().numpy())
+    return Evaluation.of(report, read(None, test.log_probs, test.labels))
 
 
-def _done(work: Callable[[], Any], recipe: Recipe, bench: Bench) -> Outcome:
+def _outcome(job: Callable[[], Any], recipe: Recipe, settings: JobSettings) -> Outcome:
     begun = time.monotonic()
     try:
-        with _ALONE, _threads(bench.threads):
-            return Outcome(_when_free(work, recipe, bench), seconds=time.monotonic() - begun)
+        with _ALONE, _threads(settings.threads):
+            return Outcome(_when_free(job, recipe, settings), seconds=time.monotonic() - begun)
     except Stopped as stopped:
         return Outcome(error=str(stopped), signum=stopped.exit_code - 128)
     except BalcalError as error:
@@ -147,27 +124,27 @@ def _done(work: Callable[[], Any], recipe: Recipe, bench: Bench) -> Outcome:
 Found = TypeVar("Found")
 
 
-def _when_free(work: Callable[[], Found], recipe: Recipe, bench: Bench) -> Found:
-    """Do it as soon as nobody else holds the run, and say once that this is waited for.
+def _when_free(job: Callable[[], Found], recipe: Recipe, settings: JobSettings) -> Found:
+    """Do the job as soon as no other process holds the run; say once that it waits.
 
-    It ends if we are asked to stop, or if nothing has been written to the run for too long. Looks are counted, not
+    Waiting ends on a request to stop, or if nothing has been written to the run for too long. Looks are counted, not
     hours: a machine that slept has waited for nothing.
     """
-    paths = [Run(bench.runs, each).path for each in line_of(recipe)]
+    paths = [Run(settings.runs, each).path for each in lineage(recipe)]
     said, before, silent = False, None, 0.0
     with StopRequest() as asked:
         while not asked:
             try:
-                return work()
+                return job()
             except Claimed as claimed:
                 if not said:
                     print(plain(f"{recipe.address()} has to wait: {claimed}"), file=sys.stderr, flush=True)
                 said, why = True, str(claimed)
             now = [_written(path) for path in paths]
             silent, before = (silent + ASK_AGAIN if now == before else 0.0), now
-            if silent >= bench.patience:
-                told = f"{why}; it has written nothing for {silent:,.0f} s, and is not waited for any longer"
-                raise BalcalError(told)
+            if silent >= settings.patience:
+                message = f"{why}; it has written nothing for {silent:,.0f} s, and is not waited for any longer"
+                raise BalcalError(message)
             time.sleep(ASK_AGAIN)
         raise Stopped(f"while waiting for {recipe.address()}", asked.signum)
 
@@ -177,8 +154,8 @@ def _written(run: Path) -> list[tuple[str, int, int]]:
     found = []
     for path in run.rglob("[!.]*"):
         with suppress(OSError):
-            told = path.stat()
-            found.append((str(path), told.st_mtime_ns, told.st_size))
+            stat = path.stat()
+            found.append((str(path), stat.st_mtime_ns, stat.st_size))
     return sorted(found)
 
 

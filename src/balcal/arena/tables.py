@@ -6,63 +6,64 @@ import csv
 import io
 import json
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, cast
 
-from balcal.arena.columns import FIGURES, Difference, Figure, Format, Judgement
-from balcal.arena.result import ArenaResult
+from balcal.arena.columns import Column, Judgement, ResampledBins
+from balcal.arena.records import Difference, Row, Summary
+from balcal.arena.result import ArenaResult, Format
 from balcal.core import BalcalError
 from balcal.runtime.names import as_code, in_latex, in_markdown, plain, unknown
 
 EMPTY = "—"
-Row = dict[str, Any]
 Named = Callable[[str], str]
 
 
 def rows(result: ArenaResult) -> list[Row]:
-    """One row per entry; `None` where there is nothing."""
+    """One row per entry."""
     against = result.against(result.reference)
-    best = {figure.name: (result.best(figure.name), result.against_best(figure.name)) for figure in FIGURES}
-    return [_row(result, entry, against.get(entry, {}), best) for entry in result.entries]
-
-
-def _row(result: ArenaResult, entry: str, against: dict[str, Difference], best: dict[str, Any]) -> Row:
-    cells = [result.cell(entry, seed) for seed in result.seeds]
-    there = [cell.figures for cell in cells if cell.figures is not None]
-    row: Row = {
-        "entry": entry,
-        "method": cells[0].method,
-        "posthoc": cells[0].posthoc,
-        "seeds": len(there),
-        "asked": len(cells),
-        "floor_mean": mean(figures["floor_mean"] for figures in there) if there else None,
-        "floor_high": mean(figures["floor_high"] for figures in there) if there else None,
-        "ece_interval": [mean(f["ece_interval"][end] for f in there) for end in (0, 1)] if there else None,
-    }
-    for figure in FIGURES:
-        values = [figures[figure.name] for figures in there]
-        leader, behind = best[figure.name]
-        row[figure.name] = {
-            "mean": mean(values) if values else None,
-            "std": stdev(values) if len(values) > 1 and all(map(math.isfinite, values)) else None,
-            "values": result.values(entry, figure.name),
-            "against": _plain(against.get(figure.name)),
-            "against_best": _plain(behind.get(entry)),
-            "best": entry == leader,
-            "ties_best": entry == leader or _ties(behind.get(entry)),
+    best = {column.name: result.against_best(column.name) for column in result.columns}
+    made = []
+    for entry in result.entries:
+        cells = [result.cell(entry, seed) for seed in result.seeds]
+        there = [cell.figures for cell in cells if cell.figures is not None]
+        columns = {
+            name: _summary(result, entry, column, there, against.get(entry, {}).get(name), best[name].get(entry))
+            for name, column in ((column.name, column) for column in result.columns)
         }
-    return row
+        made.append(Row(entry, cells[0].method, cells[0].posthoc, len(there), len(cells), columns))
+    return made
 
 
-def _plain(found: Difference | None) -> dict[str, Any] | None:
-    return None if found is None else asdict(found)
-
-
-def _ties(found: Difference | None) -> bool:
-    return found is not None and found.judgement in (Judgement.TIE, Judgement.SAME)
+def _summary(
+    result: ArenaResult,
+    entry: str,
+    column: Column,
+    figures: list[Mapping[str, Any]],
+    against: Difference | None,
+    against_best: Difference | None,
+) -> Summary:
+    """`figures` are those of the runs that there are."""
+    figures = [each for each in figures if column.name in each]  # a file may be older than the column
+    values = [each[column.name] for each in figures]
+    ties = against_best is not None and against_best.judgement in (Judgement.TIE, Judgement.SAME)
+    best = entry == result.best(column.name)
+    interval, floor = column.interval, column.floor
+    return Summary(
+        column,
+        mean=mean(values) if values else None,
+        std=stdev(values) if len(values) > 1 and all(map(math.isfinite, values)) else None,
+        values=result.values(entry, column.name),
+        against=against,
+        against_best=against_best,
+        best=best,
+        ties_best=ties or (best and column in result.compared),
+        interval=[mean(each[interval][end] for each in figures) for end in (0, 1)] if interval and figures else None,
+        floor=[mean(each[name] for each in figures) for name in floor] if floor and figures else None,
+    )
 
 
 def table(result: ArenaResult, format: Format) -> str:
@@ -71,42 +72,78 @@ def table(result: ArenaResult, format: Format) -> str:
     return FORMATS[format](result)
 
 
+@dataclass(frozen=True)
+class Markup:
+    """How a format writes the parts of a cell."""
+
+    name: Named
+    percent: str
+    plus_minus: str
+    bold: Callable[[str], str]
+    mark: Callable[[Judgement], str]
+    empty: str = EMPTY
+
+    def grid(self, result: ArenaResult) -> list[list[str]]:
+        """Titles, then a list of texts per entry."""
+        titles = ["method"]
+        for column in result.columns:
+            unit = self.percent if column.percent else ""
+            titles += [column.title + unit, f"floor{unit}"] if column.floor else [column.title + unit]
+        lines = [titles]
+        for row in rows(result):
+            left = f" ({row.seeds} of {row.asked} seeds)" if row.seeds < row.asked else ""
+            lines.append([self.name(row.entry) + left])
+            for found in row.columns.values():
+                lines[-1].append(self.cell(found, bold=row.asked > 1))
+                if found.column.floor:
+                    lines[-1].append(self.empty if found.floor is None else found.column.shown(found.floor[0]))
+        return lines
+
+    def cell(self, found: Summary, bold: bool) -> str:
+        shown = found.column.shown
+        if found.mean is None:
+            return self.empty
+        text = shown(found.mean) + (f" {self.plus_minus} {shown(found.std)}" if found.std is not None else "")
+        text = self.bold(text) if found.ties_best and bold else text
+        text += f" {found.column.between(found.interval)}" if found.interval else ""
+        mark = self.mark(found.against.judgement) if found.against else ""
+        return f"{text} {mark}" if mark else text
+
+
+MARKDOWN = Markup(
+    name=lambda entry: as_code(entry, cell=True),
+    percent=" %",
+    plus_minus="±",
+    bold=lambda text: f"**{text}**",
+    mark=lambda judgement: judgement.mark,
+)
+LATEX = Markup(
+    name=lambda entry: rf"\texttt{{{in_latex(entry)}}}",
+    percent=r" (\%)",
+    plus_minus=r"$\pm$",
+    bold=lambda text: rf"\textbf{{{text}}}",
+    mark=lambda judgement: f"$^{{{judgement.latex}}}$" if judgement.latex else "",
+    empty="---",
+)
+
+
 def markdown(result: ArenaResult) -> str:
-    one = len(result.seeds) == 1
-    titles = ["method"]
-    for figure in FIGURES:
-        titles.append(f"{figure.title}{' %' if figure.percent else ''}")
-        titles += ["floor %"] if figure.name == "ece" else []
-    lines = ["| " + " | ".join(titles) + " |", "|" + "---|" * len(titles)]
-    for row in rows(result):
-        cells = [as_code(row["entry"], cell=True) + _seeds_left(row)]
-        for figure in FIGURES:
-            cells.append(_cell(row, figure, one, "± ", lambda text: f"**{text}**", lambda found: found.mark))
-            cells += [_floor(row)] if figure.name == "ece" else []
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join([*lines, "", *legend(result)])
+    titles, *lines = ["| " + " | ".join(line) + " |" for line in MARKDOWN.grid(result)]
+    return "\n".join([titles, "|" + "---|" * (titles.count(" | ") + 1), *lines, "", *legend(result)])
 
 
-def _seeds_left(row: Row) -> str:
-    return f" ({row['seeds']} of {row['asked']} seeds)" if row["seeds"] < row["asked"] else ""
-
-
-def _cell(
-    row: Row, figure: Figure, one: bool, pm: str, bold: Callable[[str], str], marked: Callable[[Judgement], str]
-) -> str:
-    found = row[figure.name]
-    if found["mean"] is None:
-        return EMPTY
-    text = figure.shown(found["mean"]) + (f" {pm}{figure.shown(found['std'])}" if found["std"] is not None else "")
-    text = bold(text) if found["ties_best"] and not one else text
-    if figure.name == "ece":
-        text += " [" + ", ".join(figure.shown(end) for end in row["ece_interval"]) + "]"
-    mark = marked(found["against"]["judgement"]) if found["against"] else ""
-    return f"{text} {mark}" if mark else text
-
-
-def _floor(row: Row) -> str:
-    return EMPTY if row["floor_mean"] is None else f"{row['floor_mean'] * 100:.2f}"
+def latex(result: ArenaResult) -> str:
+    r"""A `tabular` for the booktabs package; the legend follows as comments, for the caption."""
+    titles, *lines = LATEX.grid(result)
+    return "\n".join(
+        [
+            rf"\begin{{tabular}}{{l{'r' * (len(titles) - 1)}}}",
+            *(r"\toprule", " & ".join(titles) + r" \\", r"\midrule"),
+            *(" & ".join(line) + r" \\" for line in lines),
+            *(r"\bottomrule", r"\end{tabular}"),
+            *(f"% {plain(line)}" for line in legend(result)),
+        ]
+    )
 
 
 def legend(result: ArenaResult, name: Named = as_code, text: Named = in_markdown) -> list[str]:
@@ -115,10 +152,7 @@ def legend(result: ArenaResult, name: Named = as_code, text: Named = in_markdown
     lines = [
         f"{name(result.task)}, {result.samples:,} test images, {seeds} {'seed' if seeds == 1 else 'seeds'}"
         + (": mean ± standard deviation over seeds." if seeds > 1 else "."),
-        "ECE and AECE: 15 bins. In brackets the 95 % interval that so many images leave to a run's ECE"
-        + (" (mean over seeds)" if seeds > 1 else "")
-        + "; it begins at 0 where the run cannot be told from a perfect one. floor: the ECE that a perfect model with "
-        "the same confidences scores on average.",
+        _column_sentence(result, " (mean over seeds)" if seeds > 1 else ""),
     ]
     if seeds == 1:
         lines.append(
@@ -135,6 +169,22 @@ def legend(result: ArenaResult, name: Named = as_code, text: Named = in_markdown
         )
     lines += [_search_sentence(search, name, text) for search in result.searches]
     return lines + _found_otherwise(result)
+
+
+def _column_sentence(result: ArenaResult, over: str) -> str:
+    """What bins, brackets, floors and missing marks mean, of those columns that have them."""
+    has: list[tuple[Callable[[Column], object], str]] = [
+        (lambda c: isinstance(c.compared, ResampledBins), "{}: 15 bins."),
+        (
+            lambda c: c.interval,
+            f"In brackets the 95 % interval that so many images leave to a run's {{}}{over}; it begins at 0 where the "
+            "run cannot be told from a perfect one.",
+        ),
+        (lambda c: c.floor, "floor: the {} that a perfect model with the same confidences scores on average."),
+        (lambda c: c not in result.compared, "No comparison in {}."),
+    ]
+    titles = [" and ".join(c.title for c in result.columns if of(c)) for of, _ in has]
+    return " ".join(sentence.format(found) for found, (_, sentence) in zip(titles, has, strict=True) if found)
 
 
 def _found_otherwise(result: ArenaResult) -> list[str]:
@@ -154,44 +204,18 @@ def _search_sentence(search: Any, name: Named, text: Named) -> str:
     return f"{method}: {chosen}, chosen among {tried} on the validation split ({search['by']})."
 
 
-def latex(result: ArenaResult) -> str:
-    r"""A `tabular` for the booktabs package; the legend follows as comments, for the caption."""
-    one = len(result.seeds) == 1
-    titles = ["method"]
-    for figure in FIGURES:
-        titles.append(figure.title + (r" (\%)" if figure.percent else ""))
-        titles += [r"floor (\%)"] if figure.name == "ece" else []
-    lines = [rf"\begin{{tabular}}{{l{'r' * (len(titles) - 1)}}}", r"\toprule", " & ".join(titles) + r" \\", r"\midrule"]
-    for row in rows(result):
-        cells = [rf"\texttt{{{in_latex(row['entry'])}}}" + _seeds_left(row)]
-        for figure in FIGURES:
-            told = _cell(row, figure, one, r"$\pm$ ", lambda text: rf"\textbf{{{text}}}", _superscript)
-            cells.append(told.replace(EMPTY, "---"))
-            cells += [_floor(row).replace(EMPTY, "---")] if figure.name == "ece" else []
-        lines.append(" & ".join(cells) + r" \\")
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", *(f"% {plain(line)}" for line in legend(result))])
-
-
-def _superscript(found: Judgement) -> str:
-    return f"$^{{{found.latex}}}$" if found.latex else ""
-
-
 def per_entry(result: ArenaResult) -> str:
     """CSV, a line per entry: fractions."""
     lines = []
     for row in rows(result):
-        line = {name: row[name] for name in ("entry", "method", "posthoc", "seeds", "asked")}
-        for figure in FIGURES:
-            found, name = row[figure.name], figure.name
-            line |= {name: found["mean"], f"{name}_std": found["std"]}
-            if name == "ece":
-                low, high = row["ece_interval"] or (None, None)
-                line |= {"ece_low": low, "ece_high": high}
-                line |= {"floor_mean": row["floor_mean"], "floor_high": row["floor_high"]}
-            for title, key in (("against", "against"), ("best", "against_best")):
-                told = found[key] or {}
-                line |= {f"{name}_{title}_{part}": told.get(part) for part in ("value", "low", "high", "p", "adjusted")}
-                line |= {f"{name}_{title}": told.get("judgement")}
+        line = {name: getattr(row, name) for name in ("entry", "method", "posthoc", "seeds", "asked")}
+        for name, found in row.columns.items():
+            line |= {name: found.mean, f"{name}_std": found.std}
+            line |= found.column.in_csv(found.interval, found.floor)
+            for title, difference in (("against", found.against), ("best", found.against_best)):
+                for part in ("value", "low", "high", "p", "adjusted"):
+                    line[f"{name}_{title}_{part}"] = difference and getattr(difference, part)
+                line[f"{name}_{title}"] = difference and difference.judgement
         lines.append(line)
     return _csv(lines)
 
@@ -202,19 +226,18 @@ def per_run(result: ArenaResult) -> str:
     lines = []
     for cell in result.cells:
         figures, run = cell.figures or {}, runs.get(cell.run)  # none, where a search found nothing to train
-        low, high = figures.get("ece_interval") or (None, None)
-        lines.append(
-            {"entry": cell.entry, "method": cell.method, "posthoc": cell.posthoc, "seed": cell.seed}
-            | {"epoch": run.epoch + 1 if run and run.epoch is not None else None, "val_nll": run and run.val_nll}
-            | {figure.name: figures.get(figure.name) for figure in FIGURES}
-            | {"ece_low": low, "ece_high": high}
-            | {name: figures.get(name) for name in ("floor_mean", "floor_high", "mean_confidence")}
-            | {"seconds": run and run.seconds, "run": cell.run, "error": cell.error}
-        )
+        line: dict[str, Any] = {"entry": cell.entry, "method": cell.method, "posthoc": cell.posthoc, "seed": cell.seed}
+        line |= {"epoch": run.epoch + 1 if run and run.epoch is not None else None, "val_nll": run and run.val_nll}
+        line |= {column.name: figures.get(column.name) for column in result.columns}
+        for column in result.columns:
+            floor = [figures.get(name) for name in column.floor or ()]
+            line |= column.in_csv(figures.get(column.interval or ""), floor)
+        line |= {"mean_confidence": figures.get("mean_confidence")}
+        lines.append(line | {"seconds": run and run.seconds, "run": cell.run, "error": cell.error})
     return _csv(lines)
 
 
-def _csv(lines: Iterable[Row]) -> str:
+def _csv(lines: Iterable[dict[str, Any]]) -> str:
     lines = list(lines)
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, list(lines[0]), lineterminator="\n")
@@ -232,7 +255,7 @@ def _in_csv(value: Any) -> Any:
 
 def as_json(result: ArenaResult) -> str:
     """Everything: what `ArenaResult.load` reads, and the rows of the table."""
-    return json.dumps(result.as_dict() | {"rows": rows(result)}, indent=1)
+    return json.dumps(result.as_dict() | {"rows": result.rows()}, indent=1)
 
 
 FORMATS: dict[str, Callable[[ArenaResult], str]] = {

@@ -1,53 +1,77 @@
-"""Who does the work: this process, several processes of this machine (joblib), or the workers of a Dask cluster.
+"""Who does the jobs: this process, several processes of this machine (joblib), or the workers of a Dask cluster.
 
-A crew is given pieces of work and hands back outcomes as they come. A worker that is killed takes nothing with it: its
-piece is done again by another one, from its last checkpoint. A piece that kills whoever takes it up has failed.
+All three are given jobs and hand back outcomes as they come. A worker that is killed loses nothing: its job is done
+again by another one, from its last checkpoint. A job that kills every worker that takes it has failed.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from balcal.arena.jobs import PATIENCE, Outcome, Piece, Work
-from balcal.arena.processes import DIED, Processes
+from balcal.arena.jobs import PATIENCE, Arguments, Job, Outcome
+from balcal.arena.processes import DIED, Processes, in_background, until_stopped
 from balcal.core import BalcalError
 from balcal.runtime.devices import StopRequest
 
 ANSWER_SECONDS = 10.0
-LOOK_SECONDS = 2.0
+HEARTBEAT_SECONDS = 2.0
 
 
-class Crew(Protocol):
+class Workers(Protocol):
     stop: StopRequest
 
     @property
     def size(self) -> int: ...
 
-    def outcomes(self, work: Work, pieces: Sequence[Piece]) -> Iterator[tuple[int, Outcome]]:
-        """(number of the piece, how it ended), in the order in which they end; ends early if asked to stop."""
+    def outcomes(self, job: Job, arguments: Sequence[Arguments]) -> Iterator[tuple[int, Outcome]]:
+        """Do the job once per arguments: (their number, how it ended), in the order in which they end.
+
+        It ends early if asked to stop.
+        """
         ...
+
+    def close(self) -> None: ...
+
+
+@contextmanager
+def open_workers(jobs: int, scheduler: str | None = None, patience: float = PATIENCE) -> Iterator[Workers]:
+    """Workers that stop when this process is asked to; `scheduler` is the address of a Dask cluster.
+
+    `patience`: seconds without a sign of life after which a worker counts as dead.
+    """
+    if not patience > 0:
+        raise BalcalError(f"patience is a number of seconds above 0, not {patience}")
+    if jobs < 1:
+        raise BalcalError(f"there must be at least one job at a time, not {jobs}")
+    here = ThisProcess() if jobs == 1 else Processes(jobs, patience)
+    workers: Workers = Cluster(scheduler, patience) if scheduler else here
+    try:
+        with workers.stop:
+            yield workers
+    finally:
+        workers.close()
 
 
 @dataclass
-class Alone:
-    """This process, one piece after the other."""
+class ThisProcess:
+    """One job after the other."""
 
     size: int = 1
     stop: StopRequest = field(default_factory=StopRequest)
 
-    def outcomes(self, work: Work, pieces: Sequence[Piece]) -> Iterator[tuple[int, Outcome]]:
-        for number, piece in enumerate(pieces):
-            if self.stop:
-                return
-            outcome = work(*piece)
+    def outcomes(self, job: Job, arguments: Sequence[Arguments]) -> Iterator[tuple[int, Outcome]]:
+        for number, given in until_stopped(enumerate(arguments), self.stop):
+            outcome = job(*given)
             self.stop.signum = self.stop.signum or outcome.signum
             yield number, outcome
+
+    def close(self) -> None:
+        pass
 
 
 @dataclass
@@ -76,11 +100,12 @@ class Cluster:
     def size(self) -> int:
         return max(1, len(self._heard))
 
-    def outcomes(self, work: Work, pieces: Sequence[Piece]) -> Iterator[tuple[int, Outcome]]:
+    def outcomes(self, job: Job, arguments: Sequence[Arguments]) -> Iterator[tuple[int, Outcome]]:
         waiting: dict[Any, int] = {}
-        with self._watched():
+        self._silent, self._every = 0.0, min(HEARTBEAT_SECONDS, self.patience / 4)
+        with in_background(self._look, self._every):
             try:
-                waiting |= {self._client.submit(work, *piece, pure=False): n for n, piece in enumerate(pieces)}
+                waiting |= {self._client.submit(job, *given, pure=False): n for n, given in enumerate(arguments)}
                 while waiting and not self.stop:
                     time.sleep(0.1)
                     self._check()
@@ -107,7 +132,7 @@ class Cluster:
         )
 
     def _outcome(self, future: Any) -> Outcome | None:
-        """None while whoever has it does not hand it over."""
+        """None while its worker does not hand it over."""
         if future.status in ("cancelled", "lost"):  # not by us: that is what losing the scheduler looks like
             raise self._gone()
         try:
@@ -121,47 +146,25 @@ class Cluster:
             self._check()
             return Outcome(error=f"the cluster could not run it ({type(error).__name__}: {error})".replace("\n", " "))
 
-    @contextmanager
-    def _watched(self) -> Iterator[None]:
-        over, self._silent = threading.Event(), 0.0
-        threading.Thread(target=self._watch, args=(over,), daemon=True).start()
-        try:
-            yield
-        finally:
-            over.set()
-
-    def _watch(self, over: threading.Event) -> None:
-        """Looks are counted, not hours: while we are stopped ourselves, we hear nobody."""
-        every = min(LOOK_SECONDS, self.patience / 4)
-        while not over.wait(every):
-            now = self._heard
-            with suppress(Exception):  # a scheduler that does not answer is no sign of life either
-                now = self._listen()
-            heard = any(self._heard.get(worker) != at for worker, at in now.items())
-            self._silent, self._heard = (0.0 if heard else self._silent + every), now
+    def _look(self) -> None:
+        """Looks are counted, not hours: while this process is stopped, it hears nobody."""
+        now = self._heard
+        with suppress(Exception):  # a scheduler that does not answer is no sign of life either
+            now = self._listen()
+        heard = any(self._heard.get(worker) != at for worker, at in now.items())
+        self._silent, self._heard = (0.0 if heard else self._silent + self._every), now
 
     def _listen(self) -> dict[str, float]:
         """When the scheduler last heard of each worker."""
-        told = self._client.sync(self._client.scheduler.identity, callback_timeout=ANSWER_SECONDS)
-        return {worker: each["last_seen"] for worker, each in told["workers"].items()}
+        identity = self._client.sync(self._client.scheduler.identity, callback_timeout=ANSWER_SECONDS)
+        return {worker: each["last_seen"] for worker, each in identity["workers"].items()}
 
     def close(self) -> None:
-        """Without the client's own lament over a scheduler that is gone."""
-        spoken = logging.getLogger("distributed.client")
-        before = spoken.level
-        spoken.setLevel(logging.CRITICAL)
+        """Without the client's own complaint about a scheduler that is gone."""
+        logger = logging.getLogger("distributed.client")
+        before = logger.level
+        logger.setLevel(logging.CRITICAL)
         try:
             self._client.close()
         finally:
-            spoken.setLevel(before)
-
-
-def crew(jobs: int, scheduler: str | None, patience: float = PATIENCE) -> Alone | Processes | Cluster:
-    """`patience`: seconds without a sign of life after which somebody counts as dead."""
-    if not patience > 0:
-        raise BalcalError(f"patience is a number of seconds above 0, not {patience}")
-    if jobs < 1:
-        raise BalcalError(f"there must be at least one job at a time, not {jobs}")
-    if scheduler:
-        return Cluster(scheduler, patience)
-    return Alone() if jobs == 1 else Processes(jobs, patience)
+            logger.setLevel(before)

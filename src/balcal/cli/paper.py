@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from balcal.arena.schedule import Resources, train_missing
 from balcal.paper import ITEMS
-from balcal.paper.budget import Budget, estimate
+from balcal.paper.budget import estimate
 from balcal.paper.items import Item
-from balcal.paper.measure import Answers, Workshop, run_all, trainings
+from balcal.paper.measure import Answers, trainings
 from balcal.paper.render import answer, in_markdown, write
 from balcal.paper.tiers import Tier, tier
 from balcal.runtime.devices import pick_device
@@ -34,13 +35,21 @@ def list_items() -> list[dict[str, Any]]:
 
 
 @dataclass(frozen=True)
-class Asked:
+class Printed:
+    """What the verb prints: `data` with --json, otherwise `text`."""
+
+    data: dict[str, Any]
+    text: str
+
+
+@dataclass(frozen=True)
+class PaperRequest:
     """Some items, at some tier."""
 
     items: Sequence[Item]
     tier_name: str
     seed_count: int | None = None
-    shop: Workshop = field(default_factory=Workshop)
+    resources: Resources = field(default_factory=Resources)
     only_found: bool = False
 
     @property
@@ -52,30 +61,26 @@ class Asked:
         return range(self.seed_count or self.tier.seeds)
 
     def say(self, text: str) -> None:
-        if not self.shop.quiet:
+        if not self.resources.quiet:
             print(plain_lines(text), file=sys.stderr)
 
-    def estimate(self) -> dict[str, Any]:
-        """Runs, hours and disk of everything together; what items share counts once."""
+    def estimate(self) -> Printed:
+        """Runs, hours and disk of all items together; what items share counts once."""
         needed = trainings(self.items, self.tier, self.seeds)
-        budget: Budget = estimate(needed, self.shop.runs, pick_device(self.shop.device), self.say)
-        return {"tier": self.tier.name, "items": [i.id for i in self.items], **budget.as_dict()}
+        budget = estimate(needed, self.resources.runs, pick_device(self.resources.device), self.say)
+        data = {"tier": self.tier.name, "items": [i.id for i in self.items], **budget.as_dict()}
+        return Printed(data, "\n".join(budget.sentences()))
 
-    def answer(self, to: Path) -> dict[str, Any]:
-        """Train what is missing, unless it may be; then write each item into a folder."""
+    def answer(self, to: Path) -> Printed:
+        """Train what is missing, unless only found runs count; then write each item into a folder."""
         if not self.only_found:
-            run_all(trainings(self.items, self.tier, self.seeds), self.shop)
-        answers = Answers(self.tier, self.seeds, self.shop.runs, self.shop.device, self.only_found)
-        told = {}
+            train_missing(trainings(self.items, self.tier, self.seeds), self.resources, title="paper")
+        answers = Answers(self.tier, self.seeds, self.resources.runs, self.resources.device, self.only_found)
+        results = {}
         for item in self.items:
             self.say(f"{item.id}: {item.title}")
-            told[item.id] = answer(item, answers)
-            write(item, told[item.id], to)
-        return {"tier": self.tier.name, "folder": str(to), "items": told}
-
-    def in_words(self, told: dict[str, Any]) -> str:
-        if "hours" in told:
-            budget = Budget(*(told[name] for name in ("runs", "missing", "hours", "gigabytes", "timed", "untimed")))
-            return "\n".join(budget.sentences())
-        texts = [in_markdown(one) for one in told["items"].values()]
-        return "\n".join([*texts, f"written to {told['folder']}"])
+            results[item.id] = answer(item, answers)
+            write(item, results[item.id], to)
+        data = {name: result.as_dict() for name, result in results.items()}
+        texts = [*map(in_markdown, results.values()), f"written to {to}"]
+        return Printed({"tier": self.tier.name, "folder": str(to), "items": data}, "\n".join(texts))

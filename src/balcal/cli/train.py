@@ -149,9 +149,9 @@ def paper(
     json: Json = False,
 ) -> None:
     """Tables and figures of the paper: train what is missing, and show our numbers beside the published ones."""
-    from balcal.cli.paper import Asked, list_items
+    from balcal.arena.schedule import Resources
+    from balcal.cli.paper import PaperRequest, list_items
     from balcal.paper import ITEMS, item
-    from balcal.paper.measure import Workshop
 
     if not items and not all_:
         listed = list_items()
@@ -160,10 +160,10 @@ def paper(
         else:
             print_table(["item", "kind", "title"], [[i["item"], i["kind"], i["title"]] for i in listed])
         return
-    shop = Workshop(out, device, jobs, scheduler, quiet)
-    asked = Asked([item(name) for name in (ITEMS if all_ else items or [])], tier, seeds, shop, found)
-    told = asked.estimate() if dry_run else asked.answer(to)
-    say(_json.dumps(told, indent=2, ensure_ascii=False) if json else asked.in_words(told))
+    resources = Resources(out, device, jobs, scheduler, quiet)
+    request = PaperRequest([item(name) for name in (ITEMS if all_ else items or [])], tier, seeds, resources, found)
+    printed = request.estimate() if dry_run else request.answer(to)
+    say(_json.dumps(printed.data, indent=2, ensure_ascii=False) if json else printed.text)
 
 
 @app.command()

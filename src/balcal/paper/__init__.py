@@ -1,4 +1,4 @@
-"""The paper as data: every table and figure, what it takes, what was printed, and ours beside theirs.
+"""The paper as data: every table and figure, the runs it needs, the printed numbers, and ours beside theirs.
 
 Left out: `fig:overall`, which draws the method and shows no result.
 """

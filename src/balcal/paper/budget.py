@@ -1,11 +1,9 @@
-"""What training would cost: a few steps of the real network at its real resolution, on this machine.
+"""What training would cost on this machine: runs, hours and disk, from a few timed steps of each network.
 
-Images are random bytes, so no data is needed. On a CPU it is CPU time that counts, shared among the threads, so that
-others at work on the machine do not; the fastest step counts, being the least disturbed. Where memory or patience
-forbid the whole batch a smaller one is timed, and a step of the whole one is taken to be longer in proportion:
-`Timed.batch` says which it was.
-
-What an item would take: runs, hours, disk; from a few timed steps of each network.
+The real network is timed at its real resolution. Images are random bytes, so no data is needed. On a CPU, CPU time
+counts, shared among the threads: other programs on the machine do not matter. The fastest step counts, as it was
+disturbed least. Where memory or patience forbid the whole batch, a smaller one is timed and the time scaled up in
+proportion; `Timed.batch` says which it was.
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +19,11 @@ import torch
 from torch import Tensor
 
 from balcal import registry
+from balcal.arena.schedule import Training
 from balcal.build import build
 from balcal.core import BalcalError
 from balcal.data.batches import Pixels
 from balcal.model import Model, batch_loss
-from balcal.paper.measure import Training
 from balcal.recipe import Recipe
 from balcal.runtime.randomness import generator, own_randomness
 from balcal.training.optimise import make_optimiser
@@ -34,6 +32,12 @@ SHARE_OF_MEMORY = 0.4
 STEPS = 3
 PATIENCE = 4.0
 """seconds that one step may take"""
+PASSES = {"mit": 2.0, "tst": 1 / 3, "vtst": 1 / 3}
+"""work per image, in passes forward and back: two mixtures; forward only, through a frozen backbone"""
+CLEAN_PASS = 1 / 3
+"""gamma under mixup needs the clean batch, forward only"""
+STATES = 2
+"""training states that stay on disk, each with the optimiser's buffers"""
 
 
 @dataclass(frozen=True)
@@ -114,7 +118,7 @@ def _saved_bytes(model: Model, recipe: Recipe, device: torch.device) -> int:
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes that are free now; two gigabytes where nobody says."""
+    """Bytes that are free now; two gigabytes where the system does not say."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     try:
@@ -135,12 +139,24 @@ def _clock(device: torch.device) -> float:
     return time.perf_counter()
 
 
-PASSES = {"mit": 2.0, "tst": 1 / 3, "vtst": 1 / 3}
-"""work per image in passes forward and back: two mixtures; forward only, through a frozen body"""
-CLEAN_PASS = 1 / 3
-"""gamma under mixup looks at the clean batch, forward only"""
-STATES = 2
-"""that stay on disk, each with the optimiser's own numbers"""
+@dataclass(frozen=True)
+class TimedNetwork:
+    """What a budget says of a network that was timed."""
+
+    backbone: str
+    side: int
+    dataset: str
+    batch: int
+    batch_size: int
+    seconds_per_image: float
+    epoch_seconds: float
+
+    def sentence(self) -> str:
+        scaled = f"; {self.batch_size} in the recipe, taken in proportion" if self.batch != self.batch_size else ""
+        return (
+            f"timed: {self.backbone} at {self.side} x {self.side}, {self.batch} images a step{scaled}: "
+            f"{self.seconds_per_image * 1000:.3g} ms an image, {self.epoch_seconds:.3g} s an epoch"
+        )
 
 
 @dataclass(frozen=True)
@@ -151,27 +167,21 @@ class Budget:
     hours: float
     """to train the missing ones, one after the other, on this machine"""
     gigabytes: float
-    timed: tuple[dict[str, Any], ...]
-    """what was timed: network, side, images per step"""
+    timed: tuple[TimedNetwork, ...]
     untimed: tuple[str, ...] = ()
     """networks that cannot be built here, and why; their runs are in no sum"""
 
     def as_dict(self) -> dict[str, Any]:
-        return {**vars(self), "timed": list(self.timed), "untimed": list(self.untimed)}
+        return {**vars(self), "timed": [asdict(each) for each in self.timed], "untimed": list(self.untimed)}
 
     def sentences(self) -> list[str]:
-        told = [
+        return [
             f"{self.runs} runs, {self.missing} of them missing: about {_hours(self.hours)} on this machine alone, one "
-            f"after the other, and {self.gigabytes:.1f} GB on disk"
+            f"after the other, and {self.gigabytes:.1f} GB on disk",
+            *(each.sentence() for each in self.timed),
+            *(f"not counted: {text}" for text in self.untimed),
+            "evaluation, corruptions and OOD sets come on top",
         ]
-        for t in self.timed:
-            scaled = f"; {t['batch_size']} in the recipe, taken in proportion" if t["batch"] != t["batch_size"] else ""
-            told.append(
-                f"timed: {t['backbone']} at {t['side']} x {t['side']}, {t['batch']} images a step{scaled}: "
-                f"{t['seconds_per_image'] * 1000:.3g} ms an image, {t['epoch_seconds']:.3g} s an epoch"
-            )
-        told += [f"not counted: {text}" for text in self.untimed]
-        return [*told, "evaluation, corruptions and outside sets come on top"]
 
 
 def _hours(hours: float) -> str:
@@ -186,8 +196,8 @@ def _hours(hours: float) -> str:
 def estimate(
     needed: Sequence[Training], out: Path, device: torch.device, say: Callable[[str], None] = lambda text: None
 ) -> Budget:
-    """Each network is timed once, with plain training; what a method does on top is counted in passes."""
-    timed: dict[tuple[Any, ...], Timed | None] = {}
+    """Time each network once, with plain training; what a method does on top is counted in passes."""
+    timed: dict[tuple[str, int, str, int], Timed | None] = {}
     untimed: list[str] = []
     missing = [training for training in needed if training.missing(out)]
     seconds = size = 0.0
@@ -201,33 +211,26 @@ def estimate(
             except BalcalError as error:  # a network of a package that is not there
                 timed[key] = None
                 untimed.append(f"{recipe.task.name}: {error}")
-        told = timed[key]
-        if told:
-            seconds += told.seconds_per_epoch * recipe.task.plan.epochs * passes(recipe)
-            size += disk_bytes(training, told.weight_bytes)
-    lines = tuple(
-        {
-            "backbone": key[0],
-            "side": key[1],
-            "dataset": key[2],
-            "batch": told.batch,
-            "batch_size": told.batch_size,
-            "seconds_per_image": told.seconds_per_image,
-            "epoch_seconds": told.seconds_per_epoch,
-        }
-        for key, told in timed.items()
-        if told
+        step = timed[key]
+        if step:
+            seconds += step.seconds_per_epoch * recipe.task.plan.epochs * passes(recipe)
+            size += disk_bytes(training, step.weight_bytes)
+    networks = tuple(
+        TimedNetwork(*key[:3], step.batch, step.batch_size, step.seconds_per_image, step.seconds_per_epoch)
+        for key, step in timed.items()
+        if step
     )
-    return Budget(len(needed), len(missing), seconds / 3600, size / 1e9, lines, tuple(untimed))
+    return Budget(len(needed), len(missing), seconds / 3600, size / 1e9, networks, tuple(untimed))
 
 
-def network_of(recipe: Recipe) -> tuple[Any, ...]:
+def network_of(recipe: Recipe) -> tuple[str, int, str, int]:
+    """Backbone, side of its images, data set, batch size."""
     dataset = registry.dataset(recipe.task.dataset)
     return recipe.task.backbone, recipe.task.side or dataset.side, dataset.name, recipe.task.plan.batch_size
 
 
 def plain_settings(recipe: Recipe) -> list[str]:
-    """Those of task and plan, which a plain run has as well."""
+    """The settings of task and plan, which a plain run has as well."""
     return [text for text in recipe.overrides if text.split(".")[0] in ("task", "plan")]
 
 
@@ -238,7 +241,7 @@ def passes(recipe: Recipe) -> float:
 
 
 def disk_bytes(training: Training, weight_bytes: int) -> float:
-    """States (weights and what the optimiser remembers), chosen weights, kept epochs, predictions."""
+    """States (weights and the optimiser's buffers), chosen weights, kept epochs, predictions."""
     task = training.recipe.task
     dataset = registry.dataset(task.dataset)
     remembered = 1 if task.plan.optimiser == "sgd" else 2

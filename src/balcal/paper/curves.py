@@ -1,7 +1,7 @@
 """What the figures show, as numbers: from trained runs to plain data that `drawing.py` can draw.
 
-Each function takes an item and the answers; what a tier has nothing for is left out. Scalars are means over seeds;
-pictures and courses over the epochs are those of the first seed.
+Each function takes an item and the answers. Runs that a tier does not have are left out. Scalars are means over seeds;
+images and curves over epochs are those of the first seed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Data = dict[str, Any]
 SHOWN = 6
 """images with activation maps"""
 LOOKED_AT = 256
-"""images whose maps are measured"""
+"""images whose activation maps are measured"""
 COLLAPSED = 5000
 """training images at most on which collapse is measured"""
 
@@ -57,25 +57,25 @@ def runs_of(item: Item, answers: Answers) -> Iterator[tuple[str, Ask, Run]]:
 
 
 def reliability(item: Item, answers: Answers) -> Data:
-    told = {}
+    data = {}
     for name, ask, run in runs_of(item, answers):
         _, test, _ = calibrated_predictions(run, as_method(run.recipe.method), answers.device)
         table = {key: _listed(values) for key, values in vars(reliability_table(test)).items()}
         figures = {key: answers.mean(ask, key) for key in ("accuracy", "mean_confidence", "ece")}
-        told[name] = {"bins": table, **figures}
-    return told
+        data[name] = {"bins": table, **figures}
+    return data
 
 
 def _listed(values: Any) -> list[float | None]:
     return [None if math.isnan(value) else float(value) for value in values]
 
 
-def by_dial(item: Item, answers: Answers) -> list[Data]:
+def by_beta(item: Item, answers: Answers) -> list[Data]:
     """Accuracy and confidence at each beta, and how high confidence can be there."""
-    told = []
+    data = []
     for name, ask, run in runs_of(item, answers):
         classes = registry.dataset(run.recipe.task.dataset).num_classes
-        told.append(
+        data.append(
             {
                 "beta": float(name),
                 "accuracy": answers.mean(ask, "accuracy"),
@@ -83,43 +83,43 @@ def by_dial(item: Item, answers: Answers) -> list[Data]:
                 "largest": largest_confidence(float(name), classes),
             }
         )
-    return told
+    return data
 
 
 def alpha_eces(item: Item, answers: Answers) -> Data:
-    """ECE at each alpha for each way of mixing; what the paper has there, as a fraction as well."""
+    """ECE at each alpha for each way of mixing, ours and the paper's, as fractions."""
     printed = {(cell.column, cell.row.split()[-1]): cell.published for cell in item.cells}
-    told: dict[str, list[Data]] = defaultdict(list)
+    data: dict[str, list[Data]] = defaultdict(list)
     for name, ask, _ in runs_of(item, answers):
         way, _, alpha = name.partition(" ")
         theirs = printed.get((way, f"{float(alpha):.1f}" if alpha else way))
-        told[way].append(
+        data[way].append(
             {
                 "alpha": float(alpha) if alpha else None,
                 "ece": answers.mean(ask, "ece"),
                 "published": theirs.value / 100 if theirs else None,
             }
         )
-    return dict(told)
+    return dict(data)
 
 
 def alpha_confidences(item: Item, answers: Answers) -> Data:
-    told: dict[str, list[Data]] = defaultdict(list)
+    data: dict[str, list[Data]] = defaultdict(list)
     for name, ask, _ in runs_of(item, answers):
         place, alpha = name.rsplit(" ", 1)
         means = {key: answers.mean(ask, key) for key in ("accuracy", "mean_confidence")}
-        told[place].append({"alpha": float(alpha), **means})
-    return dict(told)
+        data[place].append({"alpha": float(alpha), **means})
+    return dict(data)
 
 
 def shifts(item: Item, answers: Answers) -> Data:
     """ECE at each severity, averaged over corruptions and seeds: place -> method -> five numbers."""
-    told: dict[str, dict[str, list[float]]] = defaultdict(dict)
+    data: dict[str, dict[str, list[float]]] = defaultdict(dict)
     for name, ask, _ in runs_of(item, answers):
         place, method = name.split(": ")
         rows = [[s["ece"] for s in answers.shift(recipe)["by_severity"]] for recipe in answers.recipes(ask)]
-        told[place][method] = [sum(column) / len(column) for column in zip(*rows, strict=True)]
-    return dict(told)
+        data[place][method] = [sum(column) / len(column) for column in zip(*rows, strict=True)]
+    return dict(data)
 
 
 def deltas(item: Item, answers: Answers) -> list[Data]:
@@ -135,24 +135,24 @@ def deltas(item: Item, answers: Answers) -> list[Data]:
 
 
 def embeddings(item: Item, answers: Answers) -> Data:
-    """What the learnable classifier sees of the first test images; what the ETF one sees, where there is no other."""
-    told = {}
+    """Features of the learnable classifier on the first test images; of the ETF one, where there is no other."""
+    data = {}
     for name, _, run in runs_of(item, answers):
         model = load_chosen(run, run.recipe.method, answers.device)
         part = load_splits(run.recipe.task).test
         readings, labels = read_all(model, batches_of(run, part, answers.device), answers.tier.points)
         features = next(iter(readings.values())).features
-        told[name] = {
+        data[name] = {
             "points": [[round(x, 3) for x in point] for point in tsne(features).tolist()],
             "labels": labels.tolist(),
             "silhouette": silhouette(features, labels),
         }
-    return told
+    return data
 
 
 def maps(item: Item, answers: Answers) -> Data:
     """Maps of both classifiers for a few test images, each up to 1; over many, how broad and how often empty."""
-    told: Data = {}
+    data: Data = {}
     for _, _, run in runs_of(item, answers):
         model = load_chosen(run, run.recipe.method, answers.device)
         part = load_splits(run.recipe.task).test
@@ -160,7 +160,7 @@ def maps(item: Item, answers: Answers) -> Data:
         found = activation_maps(model, images)
         shown = _of_different_classes(labels.cpu())
         classes = registry.dataset(run.recipe.task.dataset).classes
-        told = {
+        data = {
             "images": part.images[shown].tolist(),
             "labels": [classes[k] for k in part.labels[shown].tolist()],
             "breadth": {},
@@ -168,11 +168,11 @@ def maps(item: Item, answers: Answers) -> Data:
         }
         for name, branch in zip((LEARNABLE, ETF), found, strict=True):
             to_one = branch / branch.amax((1, 2), keepdim=True).clamp_min(1e-30)
-            told[name] = [[[round(x, 3) for x in row] for row in one] for one in to_one[shown].tolist()]
-            told["breadth"][name] = float(breadth(branch).nanmean())
-            told["empty"][name] = float((branch.amax((1, 2)) == 0).double().mean())
-        told["looked_at"] = len(images)
-    return told
+            data[name] = [[[round(x, 3) for x in row] for row in one] for one in to_one[shown].tolist()]
+            data["breadth"][name] = float(breadth(branch).nanmean())
+            data["empty"][name] = float((branch.amax((1, 2)) == 0).double().mean())
+        data["looked_at"] = len(images)
+    return data
 
 
 def _of_different_classes(labels: Tensor) -> Tensor:
@@ -189,7 +189,7 @@ def prototypes(item: Item, answers: Answers) -> Data:
 
 def collapses(item: Item, answers: Answers) -> Data:
     """method -> classifier -> one record per epoch, on training images as they are in use."""
-    told: Data = {}
+    data: Data = {}
     for name, _, run in runs_of(item, answers):
         batches = batches_of(run, load_splits(run.recipe.task).train, answers.device)
 
@@ -199,13 +199,13 @@ def collapses(item: Item, answers: Answers) -> Data:
 
         records = over_epochs(run, measure, answers.device)
         branches = [key for key in records[0] if key != "epoch"]
-        told[name] = {b: [{"epoch": r["epoch"], **r[b]} for r in records] for b in branches}
-    return told
+        data[name] = {b: [{"epoch": r["epoch"], **r[b]} for r in records] for b in branches}
+    return data
 
 
 CURVES: dict[str, Callable[[Item, Answers], Any]] = {
     MOTIVATION.id: reliability,
-    BETA.id: by_dial,
+    BETA.id: by_beta,
     ALPHA_ECE.id: alpha_eces,
     SHIFT.id: shifts,
     DELTA.id: deltas,

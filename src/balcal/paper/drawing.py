@@ -1,4 +1,4 @@
-"""Pictures of the data that `curves.py` computes. One function per figure, from plain data to a matplotlib figure."""
+"""Draw the data that `curves.py` computes. One function per figure, from plain data to a matplotlib figure."""
 
 from __future__ import annotations
 
@@ -49,19 +49,19 @@ def _named(axes: Any, title: str, x: str, y: str, legend: bool = True) -> None:
 
 def reliability(data: Any) -> Any:
     figure, grid = _panels(len(data))
-    for axes, (name, told) in zip(grid[0], data.items(), strict=True):
-        heights = [value or 0.0 for value in told["bins"]["accuracy"]]
+    for axes, (name, run) in zip(grid[0], data.items(), strict=True):
+        heights = [value or 0.0 for value in run["bins"]["accuracy"]]
         places = (np.arange(len(heights)) + 0.5) / len(heights)
         axes.bar(places, heights, 1 / len(heights), color="#4c78a8", edgecolor="white")
         axes.plot([0, 1], [0, 1], color=INK, linestyle="--", linewidth=1)
         title = (
-            f"{name}: confidence {told['mean_confidence']:.1%},\naccuracy {told['accuracy']:.1%}, ECE {told['ece']:.1%}"
+            f"{name}: confidence {run['mean_confidence']:.1%},\naccuracy {run['accuracy']:.1%}, ECE {run['ece']:.1%}"
         )
         _named(axes, title, "confidence", "accuracy", legend=False)
     return figure
 
 
-def dial(data: Any) -> Any:
+def betas(data: Any) -> Any:
     figure, grid = _panels(1, size=4)
     x = [row["beta"] for row in data]
     for key in ("accuracy", "confidence"):
@@ -118,10 +118,10 @@ def embeddings(data: Any) -> Any:
     figure, grid = _panels(across, math.ceil(len(data) / across), size=2.6)
     for axes in grid.flat:
         axes.axis("off")
-    for axes, (name, told) in zip(grid.flat, data.items(), strict=False):
-        x, y = np.array(told["points"]).T
-        axes.scatter(x, y, c=told["labels"], cmap="tab10", s=3, linewidths=0)
-        axes.set_title(f"{name}, silhouette {told['silhouette']:.2f}", fontsize=8)
+    for axes, (name, run) in zip(grid.flat, data.items(), strict=False):
+        x, y = np.array(run["points"]).T
+        axes.scatter(x, y, c=run["labels"], cmap="tab10", s=3, linewidths=0)
+        axes.set_title(f"{name}, silhouette {run['silhouette']:.2f}", fontsize=8)
     return figure
 
 
@@ -139,8 +139,8 @@ def maps(data: Any) -> Any:
             place = {"alpha": 0.55, "extent": (0, side, side, 0), "interpolation": "bilinear"}
             grid[row][column].imshow(np.array(data[name][column]), cmap="jet", **place)
     for row, name in ((1, LEARNABLE), (2, ETF)):
-        told = f"{name}, breadth {data['breadth'][name]:.2f}, {data['empty'][name]:.0%} of {data['looked_at']} empty"
-        grid[row][0].set_title(told, fontsize=7, loc="left")
+        title = f"{name}, breadth {data['breadth'][name]:.2f}, {data['empty'][name]:.0%} of {data['looked_at']} empty"
+        grid[row][0].set_title(title, fontsize=7, loc="left")
     return figure
 
 
@@ -177,7 +177,7 @@ def collapses(data: Any) -> Any:
 
 DRAWINGS: dict[str, Callable[[Any], Any]] = {
     "motivation": reliability,
-    "beta": dial,
+    "beta": betas,
     "alpha-ece": alpha_eces,
     "shift": shifts,
     "delta": deltas,

@@ -1,9 +1,9 @@
-"""The paper's figures as data: what is trained for each. `curves.py` computes what they show, `drawing.py` draws it."""
+"""The paper's figures as data: which runs each needs. `curves.py` computes what they show, `drawing.py` draws it."""
 
 from __future__ import annotations
 
 from balcal.paper import published
-from balcal.paper.items import BESIDE, NAMES, Ask, Cell, Item, Series
+from balcal.paper.items import BESIDE, NAMES, Ask, Item, PaperCell, Series
 from balcal.paper.tables import ALPHA, ALPHAS, mixed
 from balcal.paper.tiers import CIFAR10, THREE, Tier
 
@@ -26,7 +26,7 @@ MOTIVATION = Item(
     "The motivation: over- and under-confidence",
     "Plain training is over-confident, Mixup can be under-confident, BalCAL repairs both.",
     series=_motivation,
-    notes=("which alpha Mixup has in it is not said; here 1.0, at which the paper's Mixup is timid",),
+    notes=("which alpha Mixup has in it is not said; here 1.0, at which the paper's Mixup is under-confident",),
 )
 
 BETA = Item(
@@ -53,7 +53,7 @@ ALPHA_ECE = Item(
     "How ECE depends on the strength of mixing, CIFAR-10",
     "Mixup is sensitive to alpha, MIT and Mixup + BalCAL are not.",
     cells=(
-        Cell("Vanilla", "Vanilla", "ece", (Ask(CIFAR10, "vanilla"),), published.MAIN["Vanilla"][1]),
+        PaperCell("Vanilla", "Vanilla", "ece", (Ask(CIFAR10, "vanilla"),), published.MAIN["Vanilla"][1]),
         *(cell for cell in ALPHA.cells if cell.row.startswith(f"{CIFAR10} ") and cell.measure == "ece"),
     ),
     series=_three_ways,

@@ -1,13 +1,13 @@
-"""What an item of the paper is: what it shows, what has to be trained for it, and what the paper printed."""
+"""What an item (a table or a figure) of the paper is: what it shows, which runs it needs, what the paper printed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from balcal import registry
-from balcal.paper.published import Number
+from balcal.paper.published import Number, Numbers
 from balcal.paper.tiers import Tier
 from balcal.recipe import Recipe
 
@@ -31,7 +31,7 @@ NAMES = {
 }
 """What the paper calls a method, and what it is called here."""
 BESIDE = ("vanilla+ts", "balcal-logits", "balcal-auto")
-"""Methods that stand in our tables though the paper has no numbers of them, by their own names."""
+"""Methods in our tables that the paper has no numbers of."""
 NAMES |= {name: name for name in BESIDE}
 
 
@@ -44,25 +44,25 @@ class Measure:
     unit: str
     about: str
     times: float = 100.0
-    """from what we compute to what it prints"""
+    """factor from the value that we compute to the one that it prints"""
 
 
 MEASURES = {
-    "accuracy": Measure("ACC", "higher", "%", "share of test images that are classified rightly"),
+    "accuracy": Measure("ACC", "higher", "%", "share of test images that are classified correctly"),
     "ece": Measure("ECE", "lower", "%", "expected calibration error, 15 bins"),
     "adaptive_ece": Measure("AECE", "lower", "%", "the same with bins of equal mass"),
     "ts_ece": Measure("ECE (TS)", "lower", "%", "ECE after temperature scaling, fitted on held-out images"),
-    "auroc": Measure("AUROC", "higher", "%", "by the largest probability; each outside set alone, then their mean"),
-    "fpr95": Measure("FPR95", "lower", "%", "outside images let in where 95 % of the test images are"),
-    "outside_confidence": Measure("Conf", "lower", "%", "mean confidence on an outside set"),
-    "outside_entropy": Measure("Entropy", "higher", "nats x 100", "mean entropy on an outside set"),
+    "auroc": Measure("AUROC", "higher", "%", "by the largest probability; each OOD set alone, then their mean"),
+    "fpr95": Measure("FPR95", "lower", "%", "share of OOD images above the threshold that 95 % of test images pass"),
+    "ood_confidence": Measure("Conf", "lower", "%", "mean confidence on an OOD set"),
+    "ood_entropy": Measure("Entropy", "higher", "nats x 100", "mean entropy on an OOD set"),
     "seconds": Measure("Cost", "lower", "s", "seconds per training epoch", times=1.0),
 }
 
 
 @dataclass(frozen=True)
 class Ask:
-    """Something to be trained: a method at a place of the paper."""
+    """A method at a place of the paper (a data set, a network): something to train."""
 
     place: str
     method: str
@@ -80,7 +80,7 @@ class Ask:
 
 
 @dataclass(frozen=True)
-class Cell:
+class PaperCell:
     """One number of a table: which measure of which runs, and what the paper has there."""
 
     row: str
@@ -91,7 +91,7 @@ class Cell:
     """usually one; the mean over several"""
     published: Number | None
     against: tuple[str, ...] = ()
-    """outside sets"""
+    """OOD sets"""
 
 
 Series = Mapping[str, Ask]
@@ -108,7 +108,7 @@ class Item:
     title: str
     shows: str
     """what the paper says that one sees"""
-    cells: tuple[Cell, ...] = ()
+    cells: tuple[PaperCell, ...] = ()
     """of a table; of a figure, the numbers that the paper prints elsewhere"""
     series: Callable[[Tier], Series] = field(default=lambda tier: {}, compare=False)
     """of a figure: what is trained for it, by name"""
@@ -130,3 +130,27 @@ class Item:
     def columns(self) -> list[tuple[str, str]]:
         """(heading, measure)"""
         return list(dict.fromkeys((cell.column, cell.measure) for cell in self.cells))
+
+
+MakeCell = Callable[[str], PaperCell]
+"""from a row's name to the cell of one column, without its number"""
+
+
+def column(
+    heading: str, measure: str, place: str, against: tuple[str, ...] = (), names: Mapping[str, str] = NAMES
+) -> MakeCell:
+    """The row's method at a place. `names`: methods by rows."""
+    return lambda row: PaperCell(row, heading, measure, (Ask(place, names[row]),), None, against)
+
+
+def columns(places: Iterable[str], measures: Iterable[str], names: Mapping[str, str] = NAMES) -> list[MakeCell]:
+    return [column(place, measure, place, names=names) for place in places for measure in measures]
+
+
+def filled(rows: Numbers, makes: list[MakeCell], beside: Iterable[str] = ()) -> tuple[PaperCell, ...]:
+    """The paper's rows with their numbers; below them rows of ours, without."""
+    made = [(make(row), number) for row, numbers in rows.items() for make, number in zip(makes, numbers, strict=True)]
+    return (
+        *(replace(cell, published=number) for cell, number in made),
+        *(make(row) for row in beside for make in makes),
+    )

@@ -1,12 +1,12 @@
-"""From items to trained runs: what is needed, each thing once; and what of it is missing.
+"""From items to runs, and from runs to numbers.
 
-From trained runs to numbers: each measure of the paper, seed by seed, read from a run or computed once.
+`trainings` lists the runs that items need, each once. `Answers` gives each measure of the paper, seed by seed: read
+from a finished run, or computed once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,12 +15,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from balcal.arena.entries import line_of, waves
-from balcal.arena.jobs import Bench, trained
-from balcal.arena.progress import Watch, name_of
-from balcal.arena.workers import Cluster, crew
+from balcal import registry
+from balcal.arena.entries import lineage
+from balcal.arena.schedule import Training
 from balcal.build import as_method
-from balcal.core import BalcalError
 from balcal.evaluation.judge import added_by, calibrated_predictions, evaluate
 from balcal.evaluation.ood import OodFigures, evaluate_ood
 from balcal.evaluation.other_images import RunPredictor
@@ -28,87 +26,38 @@ from balcal.evaluation.shift import ShiftFigures, evaluate_shift
 from balcal.metrics.bins import bin_table
 from balcal.metrics.inputs import read
 from balcal.paper.budget import seconds_per_epoch
-from balcal.paper.items import MEASURES, Ask, Cell, Item
+from balcal.paper.items import MEASURES, Ask, Item, PaperCell
 from balcal.paper.tiers import Tier
 from balcal.recipe import Recipe
 from balcal.runs import Run
-from balcal.runtime.devices import Stopped, pick_device
-
-
-@dataclass(frozen=True)
-class Training:
-    """A run that an item needs; `keep` is set where it looks at the weights of every n-th epoch."""
-
-    recipe: Recipe
-    keep: int | None = None
-
-    def missing(self, out: Path) -> bool:
-        run, plan = Run(out, self.recipe), self.recipe.task.plan
-        return not run.finished or (self.keep is not None and run.lacks(replace(plan, keep=self.keep)))
+from balcal.runtime.devices import pick_device
 
 
 def trainings(items: Iterable[Item], tier: Tier, seeds: Sequence[int]) -> list[Training]:
-    """Every run that these items need, by address; runs that others start from included, and first."""
+    """Every run that these items need, each once; parents included, and first."""
     needed: dict[str, Training] = {}
     for item in items:
-        watched = set(item.series(tier).values()) if item.epochs else set()
+        over_epochs = set(item.series(tier).values()) if item.epochs else set()
         for ask in item.asks(tier):
             for recipe in filter(None, (ask.recipe(tier, seed) for seed in seeds)):
-                *before, last = line_of(recipe)
-                for asked in before:
-                    needed.setdefault(asked.address(), Training(asked))
+                *parents, last = lineage(recipe)
+                for parent in parents:
+                    needed.setdefault(parent.address(), Training(parent))
                 known = needed.get(last.address(), Training(last))
-                needed[last.address()] = replace(known, keep=tier.keep if ask in watched else known.keep)
+                needed[last.address()] = replace(known, keep=tier.keep if ask in over_epochs else known.keep)
     return list(needed.values())
-
-
-@dataclass(frozen=True)
-class Workshop:
-    """Where runs are trained, and by how many at once."""
-
-    runs: Path = Path("runs")
-    device: str | None = None
-    jobs: int = 1
-    scheduler: str | None = None
-    quiet: bool = False
-
-
-def run_all(needed: Sequence[Training], shop: Workshop) -> None:
-    """Train what is missing, as an arena does; what is there stays. A failure counts when all had their turn."""
-    missing = {t.recipe.address(): t for t in needed if t.missing(shop.runs)}
-    if not missing:
-        return
-    runs = {address: Run(shop.runs, t.recipe) for address, t in missing.items()}
-    bench, workers, failed = Bench(shop.runs, shop.device), crew(shop.jobs, shop.scheduler), []
-    with (
-        closing(workers) if isinstance(workers, Cluster) else nullcontext(),
-        workers.stop,
-        Watch("paper", list(runs.values()), workers.size, shop.quiet) as watch,
-    ):
-        for wave in waves(t.recipe for t in missing.values()):
-            pieces = [(recipe, bench, missing[recipe.address()].keep) for recipe in wave]
-            for number, outcome in workers.outcomes(trained, pieces):
-                if outcome.signum:
-                    continue
-                watch.done(runs[wave[number].address()], outcome)
-                if outcome.error:
-                    failed.append(f"{wave[number].task.name} {name_of(wave[number])}: {outcome.error}")
-            if workers.stop:
-                raise Stopped(f"after {watch.ended} of {len(missing)} runs", workers.stop.signum)
-    if failed:
-        raise BalcalError(f"{len(failed)} of {len(missing)} runs failed; the first: {failed[0]}")
 
 
 @dataclass
 class Answers:
-    """What a folder of finished runs says, for one tier."""
+    """The numbers of a folder of finished runs, for one tier."""
 
     tier: Tier
     seeds: Sequence[int]
     out: Path
     device_name: str | None = None
     only_found: bool = False
-    """whether runs that are not there are left out; otherwise all are taken to be there"""
+    """leave out runs that are not there; otherwise all must be there"""
     _known: dict[Any, Any] = field(default_factory=dict)
 
     @cached_property
@@ -116,7 +65,7 @@ class Answers:
         return pick_device(self.device_name)
 
     def recipe(self, ask: Ask, seed: int) -> Recipe | None:
-        """None where the tier has nothing for the place, or where the run is missing and that is all right."""
+        """None where the tier has nothing for the place, or where the run is missing and may be."""
         recipe = ask.recipe(self.tier, seed)
         return None if recipe and self.only_found and not Run(self.out, recipe).finished else recipe
 
@@ -124,18 +73,17 @@ class Answers:
         return [recipe for seed in self.seeds if (recipe := self.recipe(ask, seed))]
 
     def missing(self, ask: Ask, epochs: bool = False) -> list[int]:
-        """Seeds of which there could be a run, and is none; of the first seed, where its `epochs` are looked at, none
-        that kept their weights."""
+        """Seeds whose run is missing. With `epochs`, the first seed's run must have kept the weights of its epochs."""
         asked = {seed: ask.recipe(self.tier, seed) for seed in self.seeds}
         keep = {self.seeds[0]: self.tier.keep} if epochs else {}
         return [s for s, recipe in asked.items() if recipe and Training(recipe, keep.get(s)).missing(self.out)]
 
     def run(self, ask: Ask, seed: int | None = None) -> Run | None:
-        """Its run; of the first seed, if none is said."""
+        """Its run; that of the first seed, if none is given."""
         recipe = self.recipe(ask, self.seeds[0] if seed is None else seed)
         return Run(self.out, recipe) if recipe else None
 
-    def values(self, cell: Cell) -> list[float]:
+    def values(self, cell: PaperCell) -> list[float]:
         """One number per seed, as the paper would print it; none where the tier has nothing for a place."""
         look = self.recipe if cell.measure != "seconds" else lambda ask, seed: ask.recipe(self.tier, seed)
         recipes = [[look(ask, seed) for ask in cell.asks] for seed in self.seeds]
@@ -156,26 +104,24 @@ class Answers:
 
     def mean(self, ask: Ask, figure: str) -> float | None:
         """A metric of the test split, averaged over seeds."""
-        told = [self.figures(recipe)[figure] for recipe in self.recipes(ask)]
-        return float(np.mean(told)) if told else None
+        values = [self.figures(recipe)[figure] for recipe in self.recipes(ask)]
+        return float(np.mean(values)) if values else None
 
-    def _value(self, recipe: Recipe, cell: Cell) -> float:
+    def _value(self, recipe: Recipe, cell: PaperCell) -> float:
         if cell.measure == "seconds":
             return float(self._once(("seconds", recipe.address()), lambda: seconds_per_epoch(recipe, self.device)))
         if cell.measure == "ts_ece":
             return self._scaled(recipe)
         if cell.measure in ("accuracy", "ece", "adaptive_ece"):
             return self.figures(recipe)[cell.measure]
-        told = self.outside(recipe, tuple(self.tier.outside[place] for place in cell.against))
+        detection = self.ood(recipe, tuple(self.tier.ood[place] for place in cell.against))
         if cell.measure in ("auroc", "fpr95"):
-            return float(told["mean"]["scores"]["confidence"][cell.measure])
-        [only] = told["sets"].values()
-        return float(only[cell.measure.replace("outside", "mean")])
+            return float(detection["mean"]["scores"]["confidence"][cell.measure])
+        [only] = detection["sets"].values()
+        return float(only[cell.measure.replace("ood", "mean")])
 
     def _scaled(self, recipe: Recipe) -> float:
         """ECE of the same run after temperature scaling."""
-        from balcal import registry
-
         method = recipe.method.for_training() + registry.table("methods")["ts"]
 
         def compute() -> float:
@@ -184,13 +130,14 @@ class Answers:
 
         return float(self._once(("ts", recipe.address()), compute))
 
-    def outside(self, recipe: Recipe, names: tuple[str, ...]) -> dict[str, Any]:
+    def ood(self, recipe: Recipe, names: tuple[str, ...]) -> dict[str, Any]:
+        """OOD detection against these data sets."""
         names = tuple(dict.fromkeys(names))
 
         def compute() -> OodFigures:
             return evaluate_ood(self._predictor(recipe), names)
 
-        found: dict[str, Any] = self._once(("outside", recipe.method.name, recipe.address(), names), compute)
+        found: dict[str, Any] = self._once(("ood", recipe.method.name, recipe.address(), names), compute)
         return found
 
     def shift(self, recipe: Recipe) -> dict[str, Any]:

@@ -1,12 +1,9 @@
-"""The paper's tables as data."""
+"""The paper's tables as data: rows, columns, printed numbers, and what is odd about them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import replace
-
 from balcal.paper import published
-from balcal.paper.items import BESIDE, NAMES, Ask, Cell, Item
+from balcal.paper.items import BESIDE, NAMES, Ask, Item, MakeCell, PaperCell, column, columns, filled
 from balcal.paper.published import Number, Numbers
 from balcal.paper.tiers import (
     CIFAR10,
@@ -23,30 +20,9 @@ from balcal.paper.tiers import (
     WIDE100,
 )
 
-Make = Callable[[str], Cell]
-"""from a row's name to the cell of one column, without its number"""
 
-
-def column(heading: str, measure: str, place: str, against: tuple[str, ...] = ()) -> Make:
-    """The row's method at a place."""
-    return lambda row: Cell(row, heading, measure, (Ask(place, NAMES[row]),), None, against)
-
-
-def columns(places: Iterable[str], measures: Iterable[str]) -> list[Make]:
-    return [column(place, measure, place) for place in places for measure in measures]
-
-
-def filled(rows: Numbers, makes: list[Make], beside: Iterable[str] = ()) -> tuple[Cell, ...]:
-    """Every row's numbers in their cells; below them rows of ours, without."""
-    made = [(make(row), number) for row, numbers in rows.items() for make, number in zip(makes, numbers, strict=True)]
-    return (
-        *(replace(cell, published=number) for cell, number in made),
-        *(make(row) for row in beside for make in makes),
-    )
-
-
-def _average(row: str) -> Cell:
-    return Cell(row, "Average", "ece", tuple(Ask(place, NAMES[row]) for place in THREE), None)
+def _average(row: str) -> PaperCell:
+    return PaperCell(row, "Average", "ece", tuple(Ask(place, NAMES[row]) for place in THREE), None)
 
 
 MAIN = Item(
@@ -127,10 +103,6 @@ def _split(rows: Numbers) -> Numbers:
     return {row: tuple(part for number in numbers for part in parts(number)) for row, numbers in rows.items()}
 
 
-def _variant(place: str, measure: str) -> Make:
-    return lambda row: Cell(row, place, measure, (Ask(place, VARIANT_METHODS[row]),), None)
-
-
 VARIANTS = Item(
     "variants",
     "table",
@@ -139,7 +111,7 @@ VARIANTS = Item(
     "An ETF classifier alone is no better than plain training unless beta is searched; both with the adapter are best.",
     filled(
         _split(published.VARIANTS),
-        [_variant(place, measure) for place in THREE for measure in ("accuracy", "ece", "ts_ece")],
+        columns(THREE, ("accuracy", "ece", "ts_ece"), VARIANT_METHODS),
         FUSED_OTHERWISE,
     ),
     notes=(
@@ -153,13 +125,13 @@ VARIANTS = Item(
 )
 
 
-def _combined(place: str, measure: str, ours: bool) -> Make:
-    def make(row: str) -> Cell:
+def _combined(place: str, measure: str, ours: bool) -> MakeCell:
+    def make(row: str) -> PaperCell:
         heading = f"{place}, +BalCAL" if ours else place
         if not ours:
-            return Cell(row, heading, measure, (Ask(place, NAMES[row]),), None)
+            return PaperCell(row, heading, measure, (Ask(place, NAMES[row]),), None)
         settings = ("mix.alpha=0.1",) if row == "Mixup" else ()
-        return Cell(row, heading, measure, (Ask(place, f"balcal+{NAMES[row]}", settings),), None)
+        return PaperCell(row, heading, measure, (Ask(place, f"balcal+{NAMES[row]}", settings),), None)
 
     return make
 
@@ -187,17 +159,13 @@ COMBINATION = Item(
 )
 
 
-def _two_lines(place: str) -> list[Make]:
-    return columns((place,), ("accuracy", "ece"))
-
-
 ARCHITECTURES = Item(
     "architectures",
     "table",
     "tab:architectures",
     "WRN-26-10 and DenseNet-121",
     "BalCAL has the highest accuracy and the lowest ECE.",
-    filled(published.ARCHITECTURES, [m for p in (WIDE10, WIDE100, DENSE10, DENSE100) for m in _two_lines(p)]),
+    filled(published.ARCHITECTURES, columns((WIDE10, WIDE100, DENSE10, DENSE100), ("accuracy", "ece"))),
     notes=(
         "DualFocal and PCS are quoted from their papers; PCS prints no accuracy",
         "26 is not 6n + 4: WRN-26-10 is the network of the code of Mukhoti et al.",
@@ -233,7 +201,7 @@ OOD_CONFIDENCE = Item(
             column(f"{place} against {other}", measure, place, (other,))
             for place in THREE
             for other in OTHER_TWO[place]
-            for measure in ("outside_confidence", "outside_entropy")
+            for measure in ("ood_confidence", "ood_entropy")
         ],
         BESIDE,
     ),
@@ -248,16 +216,16 @@ ALPHAS = (0.1, 0.3, 0.5, 0.8, 1.0, 2.0)
 
 
 def mixed(method: str, place: str, alpha: float) -> Ask:
-    """Mixup, MIT or Mixup + BalCAL at an alpha; above 0.1, where Mixup turns timid, with beta = K."""
+    """Mixup, MIT or Mixup + BalCAL at an alpha; above 0.1, where Mixup turns under-confident, with beta = K."""
     if method == "ours":
         method = "balcal+mixup" if alpha <= 0.1 else "balcal-k+mixup"
     return Ask(place, method, (f"mix.alpha={alpha:g}",))
 
 
-def _mixed(heading: str, method: str, measure: str) -> Make:
-    def make(row: str) -> Cell:
+def _mixed(heading: str, method: str, measure: str) -> MakeCell:
+    def make(row: str) -> PaperCell:
         place, alpha = row.split()
-        return Cell(row, heading, measure, (mixed(method, place, float(alpha)),), None)
+        return PaperCell(row, heading, measure, (mixed(method, place, float(alpha)),), None)
 
     return make
 
@@ -267,7 +235,7 @@ ALPHA = Item(
     "table",
     "tab:mixup",
     "Mixup, MIT and Mixup + BalCAL at six strengths of mixing",
-    "Mixup grows timid with alpha; Mixup + BalCAL has the lower ECE almost everywhere.",
+    "Mixup grows under-confident with alpha; Mixup + BalCAL has the lower ECE almost everywhere.",
     filled(
         published.ALPHA,
         [
@@ -301,10 +269,6 @@ GAMMA_METHODS = {
 } | {name: name for name in FUSED_OTHERWISE}
 
 
-def _gamma(place: str, measure: str) -> Make:
-    return lambda row: Cell(row, place, measure, (Ask(place, GAMMA_METHODS[row]),), None)
-
-
 GAMMA = Item(
     "gamma",
     "table",
@@ -313,7 +277,7 @@ GAMMA = Item(
     "In the loss it matters little; in the fusion it must be searched.",
     filled(
         published.GAMMA,
-        [_gamma(place, measure) for place in THREE for measure in ("accuracy", "ece")],
+        columns(THREE, ("accuracy", "ece"), GAMMA_METHODS),
         FUSED_OTHERWISE,
     ),
     notes=(

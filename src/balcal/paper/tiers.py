@@ -1,7 +1,7 @@
-"""Three budgets. `paper` is the published protocol; `cpu` asks the same of small networks and real CIFAR images;
-`smoke` shows in minutes that everything runs: its figures mean nothing.
+"""Three budgets. `paper` is the published protocol. `cpu` has small networks and real CIFAR images. `smoke` shows in
+minutes that everything runs; its figures mean nothing.
 
-The paper speaks of places (a data set, a network); a tier says which task stands for each.
+A place of the paper is a data set with a network. A tier says which task stands for each place.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ class Tier:
     name: str
     about: str
     places: Mapping[str, Stand]
-    outside: Mapping[str, str]
-    """data sets that stand for those that no network was trained on"""
+    ood: Mapping[str, str]
+    """OOD sets: the data set that stands for each of the paper's"""
     seeds: int
     corruptions: tuple[str, ...] = ()
-    """none: all of the data set's"""
+    """none given: all of the data set's"""
     keep: int = 1
-    """where weights of epochs are looked at, every n-th epoch's"""
+    """for items over epochs: keep the weights of every n-th epoch"""
     shifted: tuple[str, ...] = ()
-    """methods whose corrupted images are looked at; none: all"""
+    """methods that are tested on corrupted images; none given: all"""
     shifted_at: tuple[str, ...] = (CIFAR10, CIFAR100)
-    """where they are looked at"""
+    """places where they are tested on them"""
     deltas: tuple[float, ...] = (0.91, 0.93, 0.95, 0.97, 0.99)
     swept: str = CIFAR100
     """where delta is swept"""
@@ -72,7 +72,7 @@ TIERS = {
             betas=(1, 5, 10),
             points=300,
             deviations=(
-                "every data set is digits, every outside set fashion: columns that differ in nothing else are equal",
+                "every data set is digits, every OOD set fashion: columns that differ in nothing else are equal",
                 "3 of 15 corruptions",
                 "3 epochs are too few to learn: no figure of this tier says anything about a method",
             ),
@@ -98,7 +98,7 @@ TIERS = {
             swept=CIFAR10,
             deviations=(
                 "a share of the training images, no augmentation, tens of epochs in place of hundreds",
-                "nothing is trained on SVHN, and Fashion-MNIST stands for it as an outside set",
+                "nothing is trained on SVHN, and Fashion-MNIST stands for it as an OOD set",
                 "no vision transformer: without pretrained weights a small one would show nothing",
                 "corruptions are made of the test images of CIFAR-10, for 7 methods; the published files are not used",
                 "delta is swept on CIFAR-10, and below 0.91 as well, where validation images of this task put it",

@@ -1,19 +1,21 @@
-"""An arena told on a page: who is best, who ties, how it looks."""
+"""The HTML report of an arena: the table, accuracy against ECE, reliability diagrams, ranks."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from markupsafe import Markup
 from scipy.stats import rankdata
 
 from balcal import registry
-from balcal.arena.columns import FIGURES, Figure, Judgement
+from balcal.arena.columns import CHART, COLUMNS, Judgement
+from balcal.arena.entries import SCALED
+from balcal.arena.records import Row, Summary
 from balcal.arena.result import ArenaResult
-from balcal.arena.tables import legend
+from balcal.arena.tables import legend, rows
 from balcal.core import BalcalError, Predictions
 from balcal.evaluation.judge import calibrated_predictions
 from balcal.plots.numbers import finite, reliability_table
@@ -23,134 +25,192 @@ from balcal.report.svg import Frame, group, pct, ticks, whole
 from balcal.runs import Run
 from balcal.runtime.devices import pick_device
 
-Row = dict[str, Any]
+
+@dataclass(frozen=True)
+class CellText:
+    """A cell of the table as the page shows it."""
+
+    text: str = "–"
+    more: str = ""
+    """standard deviation and interval"""
+    sort: float | str = ""
+    """what the column is sorted by"""
+    tip: str = "no run"
+    """shown to whoever points at it"""
+    judgement: Judgement = Judgement.NONE
+    leads: bool = False
+
+
+@dataclass(frozen=True)
+class TableRow:
+    entry: str
+    missing: int
+    """seeds that failed"""
+    cells: list[CellText]
+    """of columns, and of noise floors beside them"""
+
+
+@dataclass(frozen=True)
+class Rank:
+    rank: float
+    shade: float
+    """1 for the first, 0 for the last"""
+
+
+@dataclass(frozen=True)
+class RankRow:
+    entry: str
+    mean: float
+    cells: list[Rank]
+
+
+@dataclass(frozen=True)
+class Diagram:
+    """A small reliability diagram of one run."""
+
+    entry: str
+    seed: int
+    ece: float
+    svg: Markup
 
 
 def arena_page(result: ArenaResult, runs: Path | None = None) -> str:
     """`runs`: the folder of all runs, if it has moved since."""
-    rows = result.rows()
+    table = rows(result)
     notes = [f"{complaint}." for complaint in result.complaints]
-    pictures = []
-    for row in rows:
+    diagrams = []
+    for entry in result.entries:
         try:
-            pictures.append(_picture(result, row, runs or Path(result.made.get("runs", "runs"))))
+            diagrams.append(_diagram(result, entry, runs or Path(result.made.get("runs", "runs"))))
         except BalcalError as error:
-            notes.append(f"No diagram of {row['entry']}: {error}.")
+            notes.append(f"No diagram of {entry}: {error}.")
     return render(
         "arena.html",
         title=f"{result.task}: {len(result.methods)} methods, {len(result.seeds)} seed{'s' * (len(result.seeds) > 1)}",
         result=result,
-        headline=headline(result, rows),
-        figures=FIGURES,
-        rows=[_shown(row, result.reference) for row in rows],
-        scatter=scatter(rows),
+        headline=headline(result, table),
+        rows=[_table_row(row, result.reference) for row in table],
+        scatter=scatter(table),
         ranks=ranks(result),
-        pictures=pictures,
+        diagrams=diagrams,
         legend=legend(result, str, str),
         notes=notes,
     )
 
 
-def headline(result: ArenaResult, rows: Sequence[Row]) -> str:
-    """Who has the lowest ECE, and how many cannot be told from it."""
+def headline(result: ArenaResult, table: Sequence[Row]) -> str:
+    """Who has the lowest ECE, and how many tie with it."""
     best = result.best("ece")
     if best is None:
         return "No entry has all its seeds"
-    ties = sum(row["ece"]["ties_best"] for row in rows) - 1
+    ties = sum(row.columns["ece"].ties_best for row in table) - 1
     if len(result.seeds) == 1:
         return f"{best} has the lowest ECE; one seed cannot say whether that is chance"
-    if ties == len(rows) - 1:
-        return f"All {len(rows)} tie: none has an ECE that can be told from the lowest, that of {best}"
+    if ties == len(table) - 1:
+        return f"All {len(table)} tie: none has an ECE that can be told from the lowest, that of {best}"
     if not ties:
         return f"{best} is better calibrated than all others"
-    return f"{best} has the lowest ECE, and {ties} of {len(rows) - 1} others tie with it"
+    return f"{best} has the lowest ECE, and {ties} of {len(table) - 1} others tie with it"
 
 
-def _shown(row: Row, reference: str) -> Row:
-    """A row with its cells as text, what they are sorted by, and what they tell to whoever points at them."""
-    cells = [_cell(row, figure, reference) for figure in FIGURES]
-    return {"entry": row["entry"], "missing": row["asked"] - row["seeds"], "cells": cells, "floor": row["floor_mean"]}
+def _table_row(row: Row, reference: str) -> TableRow:
+    cells = []
+    for found in row.columns.values():
+        cells.append(_cell(row, found, reference))
+        if found.column.floor:
+            cells.append(_floor(found))
+    return TableRow(row.entry, row.asked - row.seeds, cells)
 
 
-def _cell(row: Row, figure: Figure, reference: str) -> Row:
-    found = row[figure.name]
-    if found["mean"] is None:
-        return {
-            "text": "–",
-            "more": "",
-            "interval": "",
-            "sort": "",
-            "tip": "no run",
-            "mark": "",
-            "judgement": Judgement.NONE,
-            "leads": False,
-        }
-    unit = "\N{NO-BREAK SPACE}%" if figure.percent else ""
-    seeds = ", ".join("failed" if v is None else figure.shown(v) for v in found["values"])
-    lines = [f"{row['entry']}, {figure.title} by seed: {seeds}{unit}"]
-    if figure.name == "ece":
-        lines.append("95 % interval of a run [" + ", ".join(figure.shown(x) for x in row["ece_interval"]) + f"]{unit}")
-        lines.append(f"a perfect model: {pct(row['floor_mean'], 2)}, up to {pct(row['floor_high'], 2)}")
-    told, judgement = found["against"], Judgement.NONE
-    if told is not None:
-        judgement = told["judgement"]
-        between = ", ".join(figure.shown(told[end], "+") for end in ("low", "high"))
-        value = f"{figure.shown(told['value'], '+')}{unit} [{between}]"
-        lines.append(f"against {reference}: {value}, {judgement.words} (p {told['adjusted']:.2g})")
-    if found["best"]:
-        lines.append("the best mean")
-    elif found["ties_best"]:
-        lines.append("ties with the best mean")
-    spread = figure.shown(found["std"]) if found["std"] is not None else ""
-    bounds = f"[{', '.join(figure.shown(x) for x in row['ece_interval'])}]" if figure.name == "ece" else ""
-    return {
-        "text": figure.shown(found["mean"]),
-        "interval": bounds,
-        "more": f"± {spread}" if spread else "",
-        "sort": found["mean"],
-        "tip": "\n".join(lines),
-        "mark": judgement.mark,
-        "judgement": judgement,
-        "leads": found["ties_best"] and row["asked"] > 1,
-    }
+def _floor(found: Summary) -> CellText:
+    if found.floor is None:
+        return CellText()
+    low, high = map(found.column.shown, found.floor)
+    return CellText(more=low, text="", sort=found.floor[0], tip=f"a perfect model: {low} on average, up to {high}")
 
 
-def scatter(rows: Sequence[Row]) -> Markup:
+def _cell(row: Row, found: Summary, reference: str) -> CellText:
+    column, judgement = found.column, Judgement.NONE
+    if found.mean is None:
+        return CellText()
+    unit = "\N{NO-BREAK SPACE}%" if column.percent else ""
+    seeds = ", ".join("failed" if v is None else column.shown(v) for v in found.values)
+    tip = [f"{row.entry}, {column.title} by seed: {seeds}{unit}"]
+    if found.interval:
+        tip.append(f"95 % interval of a run {column.between(found.interval)}{unit}")
+    if found.floor:
+        mean, high = (f"{column.shown(value)}{unit}" for value in found.floor)
+        tip.append(f"a perfect model: {mean}, up to {high}")
+    if found.against is not None:
+        judgement = found.against.judgement
+        value = f"{column.shown(found.against.value, '+')}{unit}"
+        between = column.between((found.against.low, found.against.high), "+")
+        tip.append(f"against {reference}: {value} {between}, {judgement.words} (p {found.against.adjusted:.2g})")
+    if found.best:
+        tip.append("the best mean")
+    elif found.ties_best:
+        tip.append("ties with the best mean")
+    spread = f"± {column.shown(found.std)}" if found.std is not None else ""
+    return CellText(
+        text=column.shown(found.mean),
+        more=f"{spread} {column.between(found.interval) if found.interval else ''}",
+        sort=found.mean,
+        tip="\n".join(tip),
+        judgement=judgement,
+        leads=found.ties_best and row.asked > 1,
+    )
+
+
+@dataclass(frozen=True)
+class Point:
+    """An entry in the chart, with one standard deviation each way."""
+
+    x: float
+    y: float
+    dx: float
+    dy: float
+    floor: float
+    posthoc: bool
+
+
+def scatter(table: Sequence[Row]) -> Markup:
     """Accuracy against ECE: right and low is good. A line leads from each method to itself after `ts`."""
-    there = {row["entry"]: row for row in rows if row["accuracy"]["mean"] is not None}
-    if not there:
+    across, up = (COLUMNS[name] for name in CHART)
+    points = {row.entry: point for row in table if (point := _point(row)) is not None}
+    if not points:
         return Markup("")
-    xs, ys = ([row[name]["mean"] for row in there.values()] for name in ("accuracy", "ece"))
-    spread_x, spread_y = ([row[name]["std"] or 0.0 for row in there.values()] for name in ("accuracy", "ece"))
-    low, high = min(np.subtract(xs, spread_x)), max(np.add(xs, spread_x))
+    low, high = min(p.x - p.dx for p in points.values()), max(p.x + p.dx for p in points.values())
     room = (high - low) * 0.12 or 0.01
-    top = max(np.add(ys, spread_y)) * 1.08
+    top = max(p.y + p.dy for p in points.values()) * 1.08
     frame = Frame(760, 430, x=(low - room, high + room), y=(0, top), left=52, bottom=44, right=20)
-    floor = float(np.mean(finite(row["floor_high"] for row in there.values())))
+    floor = float(np.mean(finite(p.floor for p in points.values())))
     drawn = [frame.box(frame.x, (0, min(floor, top)), "floor", f"perfect models score up to {pct(floor, 2)}")]
-    for entry, row in there.items():
-        if (scaled := there.get(f"{entry}+ts")) is not None:
-            ends = [(r["accuracy"]["mean"], r["ece"]["mean"]) for r in (row, scaled)]
-            drawn.append(frame.rule((ends[0][0], ends[1][0]), (ends[0][1], ends[1][1]), "path"))
+    for entry, p in points.items():
+        if (scaled := points.get(f"{entry}+{SCALED}")) is not None:
+            drawn.append(frame.rule((p.x, scaled.x), (p.y, scaled.y), "path"))
     labels = _Labels(frame)
-    for entry, row in sorted(there.items(), key=lambda item: item[1]["ece"]["mean"]):
-        x, y = row["accuracy"]["mean"], row["ece"]["mean"]
-        dx, dy = row["accuracy"]["std"] or 0.0, row["ece"]["std"] or 0.0
-        kind = "plain" if row["posthoc"] is None else "scaled"
-        tip = f"{entry}\naccuracy {pct(x, 2)} ± {dx * 100:.2f}\nECE {pct(y, 2)} ± {dy * 100:.2f}"
+    for entry, p in sorted(points.items(), key=lambda item: item[1].y):
+        tip = f"{entry}\n{across.title} {pct(p.x, 2)} ± {p.dx * 100:.2f}\n{up.title} {pct(p.y, 2)} ± {p.dy * 100:.2f}"
         shapes = [
-            frame.rule((x - dx, x + dx), (y, y), "error"),
-            frame.rule((x, x), (max(y - dy, 0.0), y + dy), "error"),
-            frame.dot(x, y, f"entry {kind}", 6),
-            labels.put(x, y, entry),
+            frame.rule((p.x - p.dx, p.x + p.dx), (p.y, p.y), "error"),
+            frame.rule((p.x, p.x), (max(p.y - p.dy, 0.0), p.y + p.dy), "error"),
+            frame.dot(p.x, p.y, f"entry {'scaled' if p.posthoc else 'plain'}", 6),
+            labels.put(p.x, p.y, entry),
         ]
         drawn.append(group(*shapes, class_="point", data_tip=tip))
     return frame.picture(
         "Accuracy against ECE",
         frame.up(ticks(0, top), whole),
-        frame.across(ticks(*frame.x, 7), whole, "accuracy"),
+        frame.across(ticks(*frame.x, 7), whole, across.title),
         *drawn,
     )
+
+
+def _point(row: Row) -> Point | None:
+    x, y = (row.columns[name] for name in CHART)
+    if x.mean is None or y.mean is None or y.floor is None:
+        return None
+    return Point(x.mean, y.mean, x.std or 0.0, y.std or 0.0, y.floor[1], row.posthoc is not None)
 
 
 class _Labels:
@@ -175,35 +235,31 @@ def _overlap(a: tuple[float, float, float, float], b: tuple[float, float, float,
     return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
 
 
-def ranks(result: ArenaResult) -> list[Row]:
-    """The place of each entry in each figure, mean over the seeds; only entries that have all seeds take part."""
-    whole_rows = [e for e in result.entries if all(v is not None for v in result.values(e, "ece"))]
-    if not whole_rows:
+def ranks(result: ArenaResult) -> list[RankRow]:
+    """The place of each entry in each column, mean over the seeds; only entries that have all seeds take part."""
+    complete = [e for e in result.entries if all(result.cell(e, seed).figures is not None for seed in result.seeds)]
+    if not complete:
         return []
     table = []
-    for figure in FIGURES:
-        values = np.array([result.values(entry, figure.name) for entry in whole_rows], dtype=np.float64)
-        table.append(rankdata(-values if figure.higher else values, axis=0).mean(1))
+    for column in result.columns:
+        values = np.array([result.values(entry, column.name) for entry in complete], dtype=np.float64)
+        table.append(rankdata(-values if column.higher else values, axis=0).mean(1))
     mean = np.mean(table, axis=0)
-    last = max(len(whole_rows) - 1, 1)
-    rows = [
-        {
-            "entry": entry,
-            "mean": float(mean[i]),
-            "cells": [{"rank": float(each[i]), "shade": 1 - (float(each[i]) - 1) / last} for each in table],
-        }
-        for i, entry in enumerate(whole_rows)
+    last = max(len(complete) - 1, 1)
+    ranked = [
+        RankRow(entry, float(mean[i]), [Rank(float(each[i]), 1 - (float(each[i]) - 1) / last) for each in table])
+        for i, entry in enumerate(complete)
     ]
-    return sorted(rows, key=lambda row: row["mean"])
+    return sorted(ranked, key=lambda row: row.mean)
 
 
-def _picture(result: ArenaResult, row: Row, runs: Path) -> Row:
-    """A small reliability diagram of the entry's first run that there is."""
-    cell = next((c for seed in result.seeds if (c := result.cell(row["entry"], seed)).figures is not None), None)
+def _diagram(result: ArenaResult, entry: str, runs: Path) -> Diagram:
+    """Of the entry's first run that there is."""
+    cell = next((c for seed in result.seeds if (c := result.cell(entry, seed)).figures is not None), None)
     if cell is None or cell.figures is None:
         raise BalcalError("it has no run")
     run = Run.at(runs / cell.run)
-    _, told, _ = calibrated_predictions(run, registry.method(cell.entry), pick_device(None))
-    table = reliability_table(Predictions(told.log_probs.detach(), told.labels))
-    picture = charts.reliability(table, small=True, about=f"Reliability of {cell.entry}, seed {cell.seed}")
-    return {"entry": cell.entry, "seed": cell.seed, "ece": cell.figures["ece"], "svg": picture}
+    _, test, _ = calibrated_predictions(run, registry.method(cell.entry), pick_device(None))
+    table = reliability_table(Predictions(test.log_probs.detach(), test.labels))
+    drawn = charts.reliability(table, small=True, about=f"Reliability of {cell.entry}, seed {cell.seed}")
+    return Diagram(cell.entry, cell.seed, cell.figures["ece"], drawn)
