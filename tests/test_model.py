@@ -6,7 +6,7 @@ import sys
 
 import pytest
 import torch
-from shared_files import VECTORS
+from shared_files import VECTORS, needs_vectors
 from torch import nn
 
 import balcal
@@ -242,7 +242,7 @@ def test_loss_is_the_weighted_sum_of_both_heads():
     torch.testing.assert_close(fixed.head.weights, torch.tensor([0.7, 0.3]))
 
 
-@pytest.mark.skipif(not VECTORS.exists(), reason="wants ../shared/vectors/losses.json, numbers of others")
+@needs_vectors
 def test_two_head_loss_against_the_shared_vector():
     from balcal.model import batch_loss
 

@@ -4,8 +4,10 @@ import fcntl
 import json
 import os
 import resource
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -162,3 +164,20 @@ def test_a_state_can_be_read_with_plain_torch(tmp_path):
     state = newest_state(trained("balcal", tmp_path))
     assert {"model", "optimiser", "history", "epoch", "step"} <= set(state)
     assert "head.etf" in state["model"]
+
+
+def test_the_commit_of_the_code_is_recorded_and_whether_it_was_modified(tmp_path):
+    """`commit` names its own file to git, so it must be found wherever that file lies."""
+    shutil.copytree(Path(balcal.__file__).parent, tmp_path / "src" / "balcal", ignore=shutil.ignore_patterns("*.pyc"))
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(tmp_path)]
+    subprocess.run([*git, "init", "-q"], check=True)
+    probe = "import subprocess, sys; from balcal.runs import commit; print(commit()); commit.cache_clear()\n"
+    probe += f"for c in (['add', 'src'], ['commit', '-qm', 'a']): subprocess.run({git!r} + c, check=True)\n"
+    probe += "print(commit()); commit.cache_clear(); open('src/balcal/core.py', 'a').write('#'); print(commit())"
+    environment = os.environ | {"PYTHONPATH": str(tmp_path / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", probe], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+    )
+    untracked, clean, modified = done.stdout.split()
+    head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+    assert (untracked, clean, modified) == ("None", head, f"{head}-dirty")

@@ -13,6 +13,7 @@ from runs_helper import trained
 from samples import draw
 
 import balcal
+from balcal.cli.text import render_table
 
 QUICK = ["--set", "plan.epochs=1", "--quiet"]
 
@@ -21,10 +22,10 @@ def test_help_answers_at_once_and_without_torch():
     probe = "import sys; sys.argv = ['balcal', '--help']\nfrom balcal.cli import main\n"
     probe += "try: main()\nexcept SystemExit: pass\nassert 'torch' not in sys.modules and 'numpy' not in sys.modules"
     begun = time.perf_counter()
-    told = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
     print(f"{time.perf_counter() - begun:.2f} s")
     for verb in ("train", "evaluate", "list", "show", "demo"):
-        assert verb in told.stdout
+        assert verb in done.stdout
 
 
 def test_train_then_evaluate_in_json(tmp_path, capsys):
@@ -67,6 +68,26 @@ def test_list_and_show(capsys):
     assert re.search(r"auroc +higher +fraction", out)
     _, out, _ = balcal_cli("list", capsys=capsys)
     assert "ours: logit fusion" in out, "balcal-auto is named as ours wherever it appears"
+
+
+def test_a_table_wraps_where_it_must():
+    rows = [["a", "1.50", "words and words"], ["longer", "-12.00", ""]]
+    assert render_table(["name", "ECE %", "why"], rows, "title", width=24).split("\n") == [
+        "title",
+        "name     ECE %  why",
+        "a         1.50  words and words",
+        "longer  -12.00",
+    ], "the last column keeps twenty columns"
+    assert render_table(["name", "why"], [["a", "words and words"]], limits={"why": 9}).split("\n") == [
+        "name  why",
+        "a     words and",
+        "      words",
+    ]
+    assert render_table(["name", "why"], [["a", "word " * 9]], width=29).split("\n")[1:] == [
+        "a     word word word word",
+        "      word word word word",
+        "      word",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -126,9 +147,9 @@ def test_calibrate_arrays(tmp_path, capsys):
         assert written["probs"].sum(1) == pytest.approx(np.ones(400))
         assert (written["probs"].argmax(1) == np.load(new)["probs"].argmax(1)).all()
     _, out, _ = balcal_cli("calibrate", held, "--with", "ts", "--apply", new, "--json", capsys=capsys)
-    told = json.loads(out)
-    assert told["fit_nll"][1] <= told["fit_nll"][0]
-    assert told["after"]["nll"] < told["before"]["nll"]
+    result = json.loads(out)
+    assert result["fit_nll"][1] <= result["fit_nll"][0]
+    assert result["after"]["nll"] < result["before"]["nll"]
     for arguments, complaint in (
         (["--apply", held], "the very predictions that were fitted on"),
         (["--out", out_file], "--out needs --apply"),

@@ -17,7 +17,7 @@ import torch
 from balcal.data.corruptions.kept import corrupted
 from PIL import Image
 from scipy import ndimage, stats
-from shared_files import HELPERS, SHARED
+from shared_files import HELPERS, SHARED, skip_reason
 
 from balcal.core import BalcalError
 from balcal.data import corruptions
@@ -136,7 +136,7 @@ NOT_GROWING = {
 @pytest.mark.parametrize("source", ["fashion", "cifar"])
 def test_severity_grows_but_where_the_published_constants_say_otherwise(name, source):
     if source == "cifar" and not CIFAR.exists():
-        pytest.skip(f"wants what is not on this machine: {CIFAR}")
+        pytest.skip(skip_reason(CIFAR))
     images = cifar(200) if source == "cifar" else grey(200)
     if name == "saturate" and source == "fashion":
         assert np.array_equal(corrupt(images, name, 5), images), "grey images have no colours"

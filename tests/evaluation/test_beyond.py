@@ -46,7 +46,7 @@ def fresh(folder):
 
 
 def test_a_set_is_what_the_model_says_of_the_corrupted_images(folder):
-    told = evaluate_shift(predictor(folder), NAMES)
+    figures = evaluate_shift(predictor(folder), NAMES)
     _, test = registry.dataset("digits").load()
     model = load(folder, device="cpu")
     digits = registry.dataset("digits")
@@ -54,30 +54,30 @@ def test_a_set_is_what_the_model_says_of_the_corrupted_images(folder):
     with torch.no_grad():
         log_probs = model((pixels - digits.mean[0]) / digits.std[0])
     right = (log_probs.argmax(1) == test.labels).double().mean()
-    one = next(row for row in told["sets"] if (row["corruption"], row["severity"]) == ("contrast", 4))
+    one = next(row for row in figures["sets"] if (row["corruption"], row["severity"]) == ("contrast", 4))
     assert one["accuracy"] == pytest.approx(float(right), abs=1e-9)
     assert one["ece"] == pytest.approx(ece(log_probs=log_probs, labels=test.labels), abs=1e-5)
 
 
 def test_every_mean_is_over_what_it_says(folder):
-    told = evaluate_shift(predictor(folder), NAMES)
-    grid = {(row["corruption"], row["severity"]): row for row in told["sets"]}
-    assert len(grid) == len(told["sets"]) == 10
+    figures = evaluate_shift(predictor(folder), NAMES)
+    grid = {(row["corruption"], row["severity"]): row for row in figures["sets"]}
+    assert len(grid) == len(figures["sets"]) == 10
     for figure in ("ece", "accuracy", "nll"):
-        for row in told["by_severity"]:
+        for row in figures["by_severity"]:
             assert row["sets"] == 2
             assert row[figure] == pytest.approx(np.mean([grid[name, row["severity"]][figure] for name in NAMES]))
-        for row in told["by_corruption"]:
+        for row in figures["by_corruption"]:
             assert row["sets"] == 5
             assert row[figure] == pytest.approx(np.mean([grid[row["corruption"], s][figure] for s in range(1, 6)]))
-        assert told["mean"][figure] == pytest.approx(np.mean([row[figure] for row in told["sets"]]))
-    for row in (*told["sets"], *told["by_severity"], *told["by_corruption"], told["mean"]):
+        assert figures["mean"][figure] == pytest.approx(np.mean([row[figure] for row in figures["sets"]]))
+    for row in (*figures["sets"], *figures["by_severity"], *figures["by_corruption"], figures["mean"]):
         for figure in ("ece", "accuracy"):
             low, high = row[f"{figure}_interval"]
             assert 0 <= low <= high <= 1
             assert low < high
-    assert told["pooled"]["samples"] == 10 * told["images"] == 5000
-    assert told["pooled"]["ece"] <= told["mean"]["ece"] + 1e-9  # gaps of different sets may cancel in one bin
+    assert figures["pooled"]["samples"] == 10 * figures["images"] == 5000
+    assert figures["pooled"]["ece"] <= figures["mean"]["ece"] + 1e-9  # gaps of different sets may cancel in one bin
 
 
 def test_interrupted_it_goes_on_where_it_was(fresh):
@@ -139,10 +139,10 @@ def test_an_ood_set_does_not_depend_on_the_others(fresh, tmp_path):
     alone = evaluate_ood(predictor(fresh), ["fashion"])
     assert alone["sets"]["fashion"] == both["sets"]["fashion"]
     assert both["mean"]["scores"]["confidence"]["auroc"] == pytest.approx(
-        np.mean([told["scores"]["confidence"]["auroc"] for told in both["sets"].values()])
+        np.mean([one["scores"]["confidence"]["auroc"] for one in both["sets"].values()])
     )
-    for told in both["sets"].values():
-        for figures in told["scores"].values():
+    for one in both["sets"].values():
+        for figures in one["scores"].values():
             for name in ("auroc", "fpr95", "aupr_in", "aupr_out"):
                 low, high = figures[f"{name}_interval"]
                 assert low <= figures[name] + 0.02
@@ -150,7 +150,7 @@ def test_an_ood_set_does_not_depend_on_the_others(fresh, tmp_path):
 
 
 @pytest.mark.parametrize(("method", "has_logits"), [("vanilla", True), ("balcal-logits", True), ("balcal", False)])
-def test_energy_is_told_where_there_are_logits(method, has_logits, tmp_path):
+def test_energy_is_there_where_there_are_logits(method, has_logits, tmp_path):
     asked = predictor(trained(method, tmp_path))
     scores = evaluate_ood(asked, ["fashion"])["sets"]["fashion"]["scores"]
     assert set(scores) == {"confidence", "entropy"} | ({"energy"} if has_logits else set())
@@ -191,13 +191,13 @@ def test_people(folder, monkeypatch):
     known = replace(registry.dataset("digits"), votes=lambda: votes)
     monkeypatch.setattr(registry, "dataset", lambda name: known)
     asked = predictor(folder)
-    told = evaluate_human(asked)
+    figures = evaluate_human(asked)
     log_probs = asked.test().log_probs.double()
     by_hand = -sum(q * p for q, p in zip(votes.flatten().tolist(), log_probs.flatten().tolist(), strict=True)) / 500
-    assert told["cross_entropy"] == pytest.approx(by_hand)
-    assert told["kl"] == pytest.approx(by_hand - told["people"]["entropy"])
-    assert told["people"]["entropy"] == pytest.approx(-0.82 * np.log(0.82) - 9 * 0.02 * np.log(0.02))
-    assert told["people"]["first_choice_is_label"] == 1
+    assert figures["cross_entropy"] == pytest.approx(by_hand)
+    assert figures["kl"] == pytest.approx(by_hand - figures["people"]["entropy"])
+    assert figures["people"]["entropy"] == pytest.approx(-0.82 * np.log(0.82) - 9 * 0.02 * np.log(0.02))
+    assert figures["people"]["first_choice_is_label"] == 1
 
 
 def test_nobody_was_asked(folder):
@@ -207,14 +207,14 @@ def test_nobody_was_asked(folder):
 
 def test_on_the_command_line(fresh, capsys):
     arguments = ("evaluate", fresh, "--with", "ts", "--corruptions", "fog", "--against", "fashion", "--quiet")
-    code, told, _ = balcal_cli(*arguments, capsys=capsys)
+    code, printed, _ = balcal_cli(*arguments, capsys=capsys)
     assert code == 0
-    assert "fog " in told
-    assert "fashion" in told
-    assert "AUROC" in told
-    assert max(map(len, told.splitlines())) <= 120
-    code, told, _ = balcal_cli(*arguments, "--json", capsys=capsys)
-    figures = json.loads(told)
+    assert "fog " in printed
+    assert "fashion" in printed
+    assert "AUROC" in printed
+    assert max(map(len, printed.splitlines())) <= 120
+    code, printed, _ = balcal_cli(*arguments, "--json", capsys=capsys)
+    figures = json.loads(printed)
     for name in ("shift", "ood"):
         written = json.loads((fresh / f"{name}+ts.json").read_text())
         assert figures[name].items() <= written.items()

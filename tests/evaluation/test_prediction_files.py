@@ -114,9 +114,9 @@ def test_every_verb_refuses_the_same(tmp_path, verb, what):
     arrays, complaint = REFUSED[what]
     np.savez(tmp_path / "bad.npz", **arrays)
     np.savez(tmp_path / "good.npz", probs=P[:, ::-1], labels=Y)
-    with pytest.raises(BalcalError, match=complaint) as told:
+    with pytest.raises(BalcalError, match=complaint) as refusal:
         VERBS[verb](str(tmp_path / "bad.npz"), str(tmp_path / "good.npz"))
-    assert "bad.npz" in str(told.value)
+    assert "bad.npz" in str(refusal.value)
     assert not list(tmp_path.glob("*.html"))
 
 
@@ -256,8 +256,8 @@ def test_nothing_is_written_that_cannot_be_judged(tmp_path):
 
 def test_json_stays_valid_where_nll_is_infinite(tmp_path):
     np.savez(tmp_path / "zero.npz", probs=np.r_[P, [[1.0, 0, 0, 0]]], labels=np.r_[Y, 1])
-    told = calibrate_arrays(str(tmp_path / "zero.npz"), "ts", None, None, None, None).as_dict()
-    assert json.loads(json.dumps(told, allow_nan=False))["fit_nll"][0] is None
+    result = calibrate_arrays(str(tmp_path / "zero.npz"), "ts", None, None, None, None).as_dict()
+    assert json.loads(json.dumps(result, allow_nan=False))["fit_nll"][0] is None
 
 
 def test_long_names_are_no_traceback():

@@ -1,4 +1,4 @@
-"""The command line, in this process or as torchrun starts it."""
+"""Run the command line: in this process, or with torchrun in two."""
 
 import itertools
 import os
@@ -11,7 +11,7 @@ from balcal.cli import main
 
 
 def balcal_cli(*arguments, capsys):
-    """What the command does, in this process: (exit code, stdout, stderr)."""
+    """Run a command in this process; returns (exit code, stdout, stderr)."""
     old, sys.argv = sys.argv, ["balcal", *map(str, arguments)]
     try:
         main()
@@ -20,8 +20,8 @@ def balcal_cli(*arguments, capsys):
         code = end.code or 0
     finally:
         sys.argv = old
-    told = capsys.readouterr()
-    return code, told.out, told.err
+    printed = capsys.readouterr()
+    return code, printed.out, printed.err
 
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
@@ -31,7 +31,7 @@ PORTS = itertools.count(os.getpid() * 37)
 
 
 def free_port():
-    """Below those that the system gives to whoever connects somewhere, so that nobody takes it in the meantime."""
+    """A port below those that the system assigns to outgoing connections, so that it stays free."""
     while True:
         port = 10_000 + next(PORTS) % 20_000
         with socket.socket() as s, suppress(OSError):
@@ -40,5 +40,6 @@ def free_port():
 
 
 def torchrun(*arguments):
+    """Run a script or module in two processes."""
     command = [*TORCHRUN, "--master-port", free_port(), *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)

@@ -1,4 +1,4 @@
-"""Every method on a few real images: which ones, how they are trained, and a watch on their losses."""
+"""Train every method on a few real images: settings, names of methods, and a record of all losses."""
 
 import json
 from contextlib import contextmanager
@@ -27,7 +27,7 @@ TRAINED = [*(name for name in table("methods") if name not in AFTERWARDS), *COMB
 
 @contextmanager
 def watched():
-    """The loss of every batch and the models as training leaves them, of all stages."""
+    """Inside the block, collect the loss of every batch and the model at the end of every training."""
     losses, models, run_epochs = [], [], sessions.run_epochs
 
     def watching(session):
@@ -42,15 +42,16 @@ def watched():
 
 
 def recorded():
+    """The golden losses, by method."""
     return json.loads(GOLDEN.read_text()) if GOLDEN.exists() else {}
 
 
 def drifted(step):
-    """How far a loss may be from the recorded one on another CPU: rounding grows from step to step.
+    """How far a loss may be from the golden one on another CPU: rounding errors grow from step to step.
 
-    Between two makes of CPU it was 6e-5 of the first loss at most (of a second stage, whose first one had drifted), and
-    of most methods never more than 1e-6; but Adam follows the sign of gradients that are next to nothing, so two of 40
-    had drifted by 7e-4 in the second step and by 9e-3 in the twentieth. A formula that is wrong shows at once: a focal
-    gamma of 2.95 in place of 3 is 5e-3 of the first loss.
+    Between two CPUs the first loss differed by at most 6e-5 (in a second stage, whose first stage had drifted), and for
+    most methods by less than 1e-6. But Adam follows the sign of gradients near zero: two methods of 40 had drifted by
+    7e-4 in the second step and by 9e-3 in the twentieth. A wrong formula shows at once: a focal gamma of 2.95 in place
+    of 3 changes the first loss by 5e-3.
     """
     return 2e-4 if step == 0 else 1e-3 * (1 + step)

@@ -1,8 +1,8 @@
-"""What a command leaves on disk if its process dies at any of its file operations.
+"""Let a command die at each of its file operations, and run it again.
 
-A process that dies takes its memory with it and leaves its files as they are at that moment. So the command is run
-once, and before each operation (create, write, flush, replace, rename, unlink, mkdir, rmdir) the folder is copied; in
-the middle of each write too, with half of it written. Each copy is a crash. Copies that are alike are one.
+A process that dies leaves its files as they are at that moment. So the command is run once, and the folder is copied
+before each operation (create, write, flush, replace, rename, unlink, mkdir, rmdir), and in the middle of each write.
+Each copy is one crash; equal copies count once.
 """
 
 import builtins
@@ -17,7 +17,7 @@ WRITING = set("wax+")
 
 
 class Crashes:
-    """The folder `root` at every moment at which something in it was about to change."""
+    """Copies of the folder `root`, one for every moment before something in it changed."""
 
     def __init__(self, root, into):
         self.root, self.into = Path(root), Path(into)
@@ -27,7 +27,7 @@ class Crashes:
         self._busy = False
 
     def look(self, what, path):
-        """Copy the folder, unless it looks as it did before."""
+        """Copy the folder, unless there is an equal copy."""
         if self._busy or not self._concerns(path):
             return
         self._busy = True
@@ -83,7 +83,7 @@ class Writing:
 
 @contextmanager
 def watched(root, into):
-    """While this lasts, every file operation in `root` is preceded by a copy of it."""
+    """Inside the block, `root` is copied before every file operation in it."""
     crashes = Crashes(root, into)
     real_open = builtins.open
 

@@ -1,6 +1,6 @@
 """Simulated runs of methods: seed noise, sample noise, and both together, without training anything.
 
-python tests/helpers/equal_models.py        how often two equal methods are told apart, in 400 trials each (a minute)
+python tests/helpers/equal_models.py        how often two equal methods seem to differ, in 400 trials each (a minute)
 """
 
 import numpy as np
@@ -13,10 +13,9 @@ from balcal.metrics.over_seeds import chance_of_eces, chance_of_means, floor_by_
 
 
 def simulate(rng, heats, seeds, n=400, classes=4, seed_noise=0.25, sample_noise=0.5, eces=True):
-    """All pairs of methods, by figure: `heats` say how over-confident each is; equal heats are equal methods.
+    """Differences of all pairs of methods, by figure. `heats` say how over-confident each method is.
 
-    Test images have true logits, from which labels are drawn. A run sees them through noise of its own and is too sure
-    of them by a factor of its own.
+    Labels are drawn from true logits. Each run sees these logits with noise, times a factor of its own.
     """
     truth = 2 * rng.normal(size=(n, classes))
     labels = (truth + rng.gumbel(size=truth.shape)).argmax(1)

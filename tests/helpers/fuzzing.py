@@ -1,8 +1,8 @@
-"""Fuzzing: the law, the time that each property gets, and inputs of every kind.
+"""Fuzzing: properties as tests, and inputs of every kind.
 
-The law: what comes back is right, or it is a `BalcalError` in one sentence; never another exception, never a warning of
-a library, never NaN. In the ordinary suite each property sees a few examples, always the same ones. `make fuzz` sets
-BALCAL_FUZZ to a number of seconds, which the properties share, with other examples each time.
+Every call must return a right result or raise a `BalcalError` of one sentence; never another exception, a warning of a
+library, or NaN. In the ordinary suite each property gets a few fixed examples. `make fuzz` sets BALCAL_FUZZ to a number
+of seconds, which the properties share, with new examples each time.
 """
 
 import os
@@ -17,13 +17,12 @@ from hypothesis import strategies as st
 from balcal.core import BalcalError
 
 SECONDS = float(os.environ.get("BALCAL_FUZZ") or 0)
-SAID = "rows of these predictions do not|all .* calibration samples are right|the best temperature is below"
-"""our own warnings"""
+OUR_WARNINGS = "rows of these predictions do not|all .* calibration samples are right|the best temperature is below"
 LAWS = []
 
 
 def law(examples=40, **inputs):
-    """A property of inputs drawn by name, as a test: a few fixed examples, or new ones for its share of the time."""
+    """Make a property of named inputs a test: of a few fixed examples, or of new ones for its share of the time."""
 
     def made(check):
         LAWS.append(check.__name__)
@@ -49,22 +48,22 @@ def law(examples=40, **inputs):
 
 
 def outcome(call, *args, **named):
-    """What a call returns, or None if it refuses in one sentence. Anything else is a finding."""
+    """What a call returns, or None if it raises a `BalcalError` of one sentence. Anything else fails."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        warnings.filterwarnings("ignore", SAID, UserWarning)
+        warnings.filterwarnings("ignore", OUR_WARNINGS, UserWarning)
         try:
             return call(*args, **named)
         except BalcalError as error:
-            said = str(error)
-            assert said.strip(), "it says something"
-            assert "\n" not in said, "in one sentence"
-            assert len(said) < 1000, said
+            message = str(error)
+            assert message.strip(), "it says something"
+            assert "\n" not in message, "in one sentence"
+            assert len(message) < 1000, message
             return None
 
 
 def mostly(good, *others):
-    """In nine of ten cases what should work."""
+    """A valid input in nine of ten cases."""
     return st.integers(0, 9).flatmap(lambda roll: st.one_of(*others) if roll == 0 else good)
 
 
@@ -94,7 +93,7 @@ def distributions(draw, least=1, most=30, classes=None):
 numbers = st.one_of(
     st.integers(-(2**70), 2**70), st.floats(), st.booleans(), st.none(), st.text(max_size=4), st.just([]), st.just({})
 )
-"""for settings: all that a number might be mistaken for"""
+"""for settings: numbers, and what users may pass in their place"""
 odd = st.one_of(
     numbers,
     st.lists(st.one_of(st.floats(), st.integers(-3, 3), st.none(), st.lists(st.floats(), max_size=3)), max_size=4),
@@ -119,7 +118,7 @@ odd = st.one_of(
         ]
     ),
 )
-"""what somebody might pass for a table, or for labels"""
+"""what users may pass in place of a table, or of labels"""
 
 
 @st.composite

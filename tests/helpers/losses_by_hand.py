@@ -1,4 +1,4 @@
-"""Every loss once more, as slow and plain as possible: lists, loops and `math`, straight from the formulas."""
+"""Every loss written a second time from its formula, with lists, loops and `math` only, to compare with."""
 
 import math
 
@@ -15,6 +15,7 @@ def mean(values):
 
 
 def sp(x):
+    """softplus"""
     return math.log(1 + math.exp(-abs(x))) + max(x, 0)
 
 
@@ -50,6 +51,7 @@ def dualfocal(z, y, gamma=5.0):
 
 
 def sure_and_right(z, y):
+    """Confidence of each sample, and 1 where its prediction is right."""
     r = [max(softmax(row)) for row in z]
     return r, [float(row.index(max(row)) == label) for row, label in zip(z, y, strict=True)]
 

@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 
 
 class Page(HTMLParser):
-    """What a browser would make of it, as far as we need to know."""
+    """The tags and the visible text of a page."""
 
     def __init__(self, text):
         super().__init__()
@@ -36,6 +36,7 @@ class Page(HTMLParser):
 
 
 def check_self_contained(text):
+    """Check that a page loads nothing, and runs no script but its own."""
     page = Page(text)
     for tag, attributes in page.tags:
         assert tag not in ("link", "iframe", "object", "embed", "base", "form", "a")

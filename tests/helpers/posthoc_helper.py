@@ -2,14 +2,9 @@
 
 import json
 
-import pytest
 import torch
 from shared_files import VECTORS
 from torch.nn import functional as F
-
-needs_vectors = pytest.mark.skipif(
-    not VECTORS.exists(), reason="wants ../shared/vectors/losses.json, numbers of others"
-)
 
 
 def held_out(seed, n=120, k=4, hot=1.0):

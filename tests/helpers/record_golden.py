@@ -14,13 +14,13 @@ from conformance_helper import FIRST, GOLDEN, SMALL, STEPS, TRAINED, recorded, w
 from runs_helper import trained
 
 
-def main(*asked):
+def main(*names):
     torch.set_num_threads(1)
     before = recorded()
     after = {}
     with tempfile.TemporaryDirectory() as folder:
         for name in TRAINED:
-            if asked and name not in asked and name in before:
+            if names and name not in names and name in before:
                 after[name] = before[name]
                 continue
             with watched() as (losses, _):

@@ -1,4 +1,4 @@
-"""Small recipes and a way to compare what two run folders hold."""
+"""Train small runs, interrupt them, and compare two run folders."""
 
 import fcntl
 import json
@@ -22,15 +22,16 @@ QUICK = ["plan.epochs=3"]
 
 
 def trained(method, out, seed=0, settings=(), **more):
+    """The folder of a run of three epochs on digits."""
     figures = train_recipe(recipe("digits", method, seed, [*QUICK, *settings]), out, "cpu", quiet=True, **more)
     return Path(figures["run"])
 
 
 def train_until_killed(method, out, settings, errors, strike=None):
-    """In a process of its own, that is killed by SIGKILL; nothing depends on how fast it is.
+    """Train, and die by SIGKILL on the way; to be called in a process of its own.
 
-    `strike`: (the method of which run, after how many saves of it, how many seconds later). Until then every 15th step
-    is saved.
+    `strike` says when: (method of the run, number of its saves, seconds after that). Every 15th step is saved, so this
+    does not depend on the speed of the machine.
     """
     torch.set_num_threads(1)
     with open(errors, "a") as file:
@@ -53,7 +54,7 @@ def train_until_killed(method, out, settings, errors, strike=None):
 
 
 def trained_after_power_cut(method, out, step, settings=()):
-    """Interrupted before its n-th optimiser step, counted over all stages, then resumed."""
+    """Train, interrupted before the n-th optimiser step (counted over all stages), and resumed."""
     steps, real = [], train.set_rate
 
     def breaks(*arguments):
@@ -70,9 +71,9 @@ def trained_after_power_cut(method, out, step, settings=()):
 
 
 def whole(run):
-    """Everything that must be equal to the bit: history, kept weights, last state, predictions."""
+    """Everything in a run that must be bit-identical: history, kept weights, last state, predictions."""
     found = {"history": (run / "history.jsonl").read_text(), "state": newest_state(run)}
-    del found["state"]["weights"]  # which are kept besides the best is up to whoever asks for the run
+    del found["state"]["weights"]  # with keep_epochs it has more than without
     for path in sorted((run / "checkpoints").glob("weights-*.pt")):
         found[path.name.split(".")[0]] = torch.load(path, weights_only=True)
     for path in sorted((run / "predictions").glob("*.npz")):
@@ -86,6 +87,7 @@ def newest_state(run):
 
 
 def same(a, b):
+    """Whether nested values are equal, tensors bit by bit."""
     if isinstance(a, torch.Tensor):
         return torch.equal(a, b)
     if isinstance(a, dict):
@@ -101,7 +103,7 @@ def history(run):
 
 @contextmanager
 def held_by_somebody(run):
-    """Somebody else trains this run: its lock is taken, and not by us."""
+    """Inside the block, the run is locked as if another process trained it."""
     run.path.mkdir(parents=True, exist_ok=True)
     with open(run.path / ".claim", "w") as claim:
         fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -7,6 +7,7 @@ from balcal.metrics.inputs import TopLabels
 
 
 def draw(seed, n=300, k=4, spread=2.0):
+    """Random probabilities (N, K), and labels that do not depend on them."""
     rng = np.random.default_rng(seed)
     z = rng.normal(size=(n, k)) * spread
     p = np.exp(z) / np.exp(z).sum(1, keepdims=True)

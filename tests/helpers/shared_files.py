@@ -1,4 +1,4 @@
-"""Where numbers and images to test against lie, if this machine has them."""
+"""Files in ../shared that some tests compare with. Where they are missing, a skip says what it would check."""
 
 from pathlib import Path
 
@@ -11,7 +11,28 @@ CIFAR_LABELS = SHARED / "data" / "cifar10" / "labels.npz"
 HUMAN_VOTES = SHARED / "data" / "cifar10h" / "cifar10h.npz"
 VECTORS = SHARED / "vectors" / "losses.json"
 
+REAL = "that real files are read as they were published"
+CHECKS = {
+    VECTORS: "losses and post-hoc maps against reference values that were computed independently",
+    CIFAR_PROBS: "metrics and calibration on predictions of a real network for CIFAR-10",
+    CIFAR_LABELS: "metrics and calibration on predictions of a real network for CIFAR-10",
+    HUMAN_VOTES: "the distance of predictions to human labels of CIFAR-10",
+    SHARED / "spec" / "paper.tex": "our copy of the paper's numbers against its LaTeX source",
+    SHARED / "data" / "cifar10" / "test.webp": "that corruptions grow with their severity on real images",
+    **{SHARED / "data" / name: REAL for name in ("cifar10", "cifar100", "cifar10h", "cifar10n", "textures32")},
+}
+"""by file: what a test with it checks"""
+
+
+def skip_reason(*paths):
+    """What tests with these files would check, and which of them are missing."""
+    checks = dict.fromkeys(CHECKS.get(path, "real files") for path in paths)
+    return f"would check {', '.join(checks)}; missing: {', '.join(str(path) for path in paths if not path.exists())}"
+
 
 def needs(*paths):
-    missing = [str(path) for path in paths if not path.exists()]
-    return pytest.mark.skipif(bool(missing), reason=f"wants what is not on this machine: {', '.join(missing)}")
+    """A mark that skips a test unless all these files are there."""
+    return pytest.mark.skipif(not all(path.exists() for path in paths), reason=skip_reason(*paths))
+
+
+needs_vectors = needs(VECTORS)

@@ -1,9 +1,7 @@
-"""A terminal that remembers what was written to it."""
+"""A stand-in for stderr on a terminal, which keeps what is written to it."""
 
 
 class Terminal:
-    """stderr as a person has it."""
-
     encoding = "utf-8"
 
     def __init__(self):

@@ -1,7 +1,7 @@
-"""Processes that use one folder at once, interleaved at their file operations in an order that a seed decides.
+"""Run processes that use one folder at once, interleaved at their file operations in an order that a seed decides.
 
-Before it opens, replaces, renames, removes or makes anything below the folder, a process asks and waits; of those that
-wait, a random one may go on, until it asks again. So a schedule depends on its seed alone, and not on the machine.
+Before each file operation below the folder a process asks for permission and waits. A random one of the waiting
+processes goes on until its next operation. So the schedule depends on the seed alone, not on the machine.
 """
 
 import builtins
@@ -19,10 +19,10 @@ OPERATIONS = ("replace", "rename", "unlink", "remove", "mkdir", "rmdir", "open")
 
 
 def interleaved(actors, root, seed, locks=True):
-    """Run `actors`, (function, *arguments) each, in processes of their own; how each ended, in their order.
+    """Run `actors`, (function, *arguments) each, in a process each; returns how they ended, in the same order.
 
-    An end is ("done", what it returned) or ("refused", the sentence) or ("broken", a traceback). Without `locks` the
-    file system has none, so that nobody knows of the others. All have the same process id.
+    An end is ("done", its result), ("refused", the error message) or ("broken", a traceback). Without `locks` the file
+    system has none, so that the processes do not see each other. All have the same process id.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["two_actors", "balcal.training.fit", "balcal.deploy.export", "sklearn.datasets"])
@@ -49,16 +49,16 @@ def interleaved(actors, root, seed, locks=True):
 
 
 def heard(pipe, number, ends):
-    """Whether the process asks to go on; if not, it has ended, and says how."""
+    """Whether the process asks for permission; if not, it has ended, and its message says how."""
     assert pipe.poll(PATIENCE), "a process hangs"
-    told = pipe.recv()
-    if told != "may I":
-        ends[number] = told
-    return told == "may I"
+    message = pipe.recv()
+    if message != "may I":
+        ends[number] = message
+    return message == "may I"
 
 
 def act(pipe, root, locks, actor):
-    """In a process of its own."""
+    """The main function of an actor's process."""
     import fcntl
 
     import torch

@@ -1,4 +1,4 @@
-"""Run by torchrun in test_distributed.py: train by hand on every rank and say what each of them ends up with."""
+"""Run by torchrun in test_distributed.py: train with the loop alone; every rank writes what it ends with."""
 
 import hashlib
 import json
@@ -21,8 +21,8 @@ from balcal.training.session import Session
 def main(methods, out, *settings):
     torch.set_num_threads(1)
     with joined_world(torch.device("cpu")) as world:
-        told = {method: trained(method, settings, world) for method in methods.split(",")}
-    Path(out, f"rank{world.rank}.json").write_text(json.dumps(told))
+        results = {method: trained(method, settings, world) for method in methods.split(",")}
+    Path(out, f"rank{world.rank}.json").write_text(json.dumps(results))
 
 
 def trained(method, settings, world):

@@ -1,4 +1,4 @@
-"""One of two ranks of a training, which dies at its n-th step if it is told to: RANK_STEPS=n."""
+"""One of two ranks of a training; with RANK_STEPS=n it dies at its n-th step."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Run by torchrun in test_distributed.py: the same training with saves at different moments, and taken up again."""
+"""Run by torchrun in test_distributed.py: one training three times: saved never, saved at each step, resumed."""
 
 import sys
 from pathlib import Path
@@ -10,7 +10,7 @@ from balcal.runtime.devices import joined_world
 from balcal.training import loop as train
 from balcal.training.fit import Machine, train_here
 
-ASKED = recipe("digits", "balcal", 0, ["plan.epochs=1", "plan.batch_size=16", "task.train_size=480"])
+RECIPE = recipe("digits", "balcal", 0, ["plan.epochs=1", "plan.batch_size=16", "task.train_size=480"])
 
 
 def main(out):
@@ -18,7 +18,7 @@ def main(out):
     cpu = torch.device("cpu")
     with joined_world(cpu) as world:
         for name, seconds in (("never", 1e9), ("always", 0)):
-            train_here(ASKED, Path(out, name), Machine(cpu, world, quiet=True, save_every=seconds))
+            train_here(RECIPE, Path(out, name), Machine(cpu, world, quiet=True, save_every=seconds))
         resumed = Machine(cpu, world, quiet=True, save_every=0)
         really, steps = train.set_rate, []
 
@@ -30,10 +30,10 @@ def main(out):
 
         train.set_rate = breaks
         try:
-            train_here(ASKED, Path(out, "resumed"), resumed)
+            train_here(RECIPE, Path(out, "resumed"), resumed)
         except InterruptedError:
             train.set_rate = really
-            train_here(ASKED, Path(out, "resumed"), resumed)
+            train_here(RECIPE, Path(out, "resumed"), resumed)
 
 
 if __name__ == "__main__":

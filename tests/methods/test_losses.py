@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from losses_by_hand import BY_HAND, acls, mmce_w
-from shared_files import VECTORS
+from shared_files import VECTORS, needs_vectors
 
 from balcal.core import BalcalError, Outputs
 from balcal.methods.acls import Acls
@@ -29,9 +29,6 @@ from balcal.model import batch_loss
 from balcal.registry import method
 
 BLOCKS = json.loads(VECTORS.read_text()) if VECTORS.exists() else {"losses": [], "two_head": []}
-needs_vectors = pytest.mark.skipif(
-    not VECTORS.exists(), reason="wants ../shared/vectors/losses.json, numbers of others"
-)
 
 CASES = {  # by the id of the vector, without its batch
     "ce": CrossEntropy(),

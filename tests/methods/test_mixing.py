@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from shared_files import VECTORS
+from shared_files import VECTORS, needs_vectors
 from torch import nn
 
 import balcal
@@ -19,9 +19,6 @@ from balcal.methods.vanilla import CrossEntropy
 from balcal.runtime.randomness import generator
 
 BLOCKS = json.loads(VECTORS.read_text()) if VECTORS.exists() else {"mixing": []}
-needs_vectors = pytest.mark.skipif(
-    not VECTORS.exists(), reason="wants ../shared/vectors/losses.json, numbers of others"
-)
 BY_ID = {entry["id"]: entry for entry in BLOCKS["mixing"]}
 CRITERIA = {"CE": CrossEntropy(), "FL(3)": Focal(3.0), "MMCE-weighted(1.5)": MmceWeighted(1.5)}
 

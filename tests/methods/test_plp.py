@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 import torch
 from runs_helper import newest_state, same, trained, trained_after_power_cut, whole
-from shared_files import VECTORS
+from shared_files import VECTORS, needs_vectors
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -19,7 +19,7 @@ from balcal.registry import backbone
 BLOCKS = json.loads(VECTORS.read_text()) if VECTORS.exists() else {"plp": []}
 
 
-@pytest.mark.skipif(not VECTORS.exists(), reason="wants ../shared/vectors/losses.json, numbers of others")
+@needs_vectors
 @pytest.mark.parametrize("entry", BLOCKS["plp"], ids=lambda e: e["id"])
 def test_stage_vector(entry):
     boundaries, epochs, peel = entry["boundaries"], entry["epochs"], Peel(entry["gamma"])

@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from shared_files import VECTORS
+from shared_files import VECTORS, needs_vectors
 
 from balcal.core import BalcalError
 from balcal.methods.temperature import Temperature, TemperatureScaling, solve_temperature
@@ -63,7 +63,7 @@ def vectors():
     return z, y, next(item for item in block["items"] if item["id"] == "ts_nll")
 
 
-@pytest.mark.skipif(not VECTORS.exists(), reason="wants ../shared/vectors/losses.json, numbers of others")
+@needs_vectors
 def test_the_shared_vector_where_the_usual_recipe_stops_short():
     z, y, wanted = vectors()
     t = solve_temperature(z, y)
@@ -73,7 +73,7 @@ def test_the_shared_vector_where_the_usual_recipe_stops_short():
     assert solve_temperature(4 * z, y) == pytest.approx(4 * wanted["expected_T"], abs=4e-6)
 
 
-@pytest.mark.skipif(not VECTORS.exists(), reason="wants ../shared/vectors/losses.json, numbers of others")
+@needs_vectors
 def test_the_grid_of_the_papers_code():
     z, y, _ = vectors()
     block = json.loads(VECTORS.read_text())["posthoc"]

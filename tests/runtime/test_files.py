@@ -74,7 +74,8 @@ def test_what_somebody_alive_is_writing_stays_however_old_it_is(tmp_path):
 
 
 @pytest.mark.skipif(
-    not Path("/proc/sys/kernel/random/boot_id").exists(), reason="which kernel runs can only be told on Linux"
+    not Path("/proc/sys/kernel/random/boot_id").exists(),
+    reason="only Linux says which kernel runs: would check that files of a killed process are removed at once",
 )
 def test_what_a_killed_process_left_goes_at_once(tmp_path):
     with somebody_writing(tmp_path) as child:

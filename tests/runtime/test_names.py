@@ -179,9 +179,9 @@ def test_a_latex_table_shows_names_as_they_are():
 @pytest.mark.parametrize(("format", "lines"), [("csv", 4), ("runs", 8)])
 def test_csv_has_a_line_per_row(format, lines):
     result, names = odd_arena()
-    told = result.table(format)
-    assert len(told.splitlines()) == 1 + lines
-    assert {row["entry"] for row in csv.DictReader(io.StringIO(told))} == set(map(plain, names))
+    table = result.table(format)
+    assert len(table.splitlines()) == 1 + lines
+    assert {row["entry"] for row in csv.DictReader(io.StringIO(table))} == set(map(plain, names))
 
 
 def test_runs_of_a_search_that_found_nothing_have_a_line_too():

@@ -146,11 +146,11 @@ def test_numbers_of_numpy_are_numbers():
     assert plan == Plan(epochs=2, lr=0.5, milestones=(0.25, 0.5))
     assert hash(plan)
     assert json.dumps(describe(plan))
-    told = []
+    histories = []
     for seed in (3, np.int64(3)):
         torch.manual_seed(0)
-        told.append(balcal.fit(wrapped(), batches(), batches(), epochs=2, seed=seed, quiet=True))
-    assert told[0] == told[1]
+        histories.append(balcal.fit(wrapped(), batches(), batches(), epochs=2, seed=seed, quiet=True))
+    assert histories[0] == histories[1]
 
 
 @pytest.mark.parametrize(

@@ -53,16 +53,16 @@ def test_no_wrong_figure(scene, seed, locks, finished, tmp_path):
         shutil.copytree(source, root)
     actors = scene[1:]
     ends = interleaved(cast(actors, root, tmp_path), root, f"{scene} {seed}", locks)
-    for actor, (how, told) in zip(actors, ends, strict=True):
-        assert how != "broken", f"{actor}: {told}"
+    for actor, (how, result) in zip(actors, ends, strict=True):
+        assert how != "broken", f"{actor}: {result}"
         if how == "done":
-            assert told == (expected["nll"] if actor == "exporter" else expected), actor
+            assert result == (expected["nll"] if actor == "exporter" else expected), actor
     if locks:
         assert any(how == "done" for how, _ in ends), ends
     run = Run(root, recipe("digits", "balcal", 0, SETTINGS))
     if not locks and (not run.finished or check_run(run.path).findings):
         # Whoever deletes what others train may leave a run without weights: nothing wrong, and it says how to mend it.
         shutil.rmtree(run.checkpoints, ignore_errors=True)
-    [(how, told)] = interleaved([(two_actors.train, root, SETTINGS)], root, 0)
-    assert (how, told) == ("done", expected), "whoever comes afterwards finds it in order"
+    [(how, result)] = interleaved([(two_actors.train, root, SETTINGS)], root, 0)
+    assert (how, result) == ("done", expected), "whoever comes afterwards finds it in order"
     assert not check_run(run.path).findings

@@ -68,9 +68,9 @@ def test_survives_saving_and_loading_to_the_bit(trial):
     loaded = balcal.load(trial.run)
     assert same(dict(loaded.state_dict()), dict(trial.model.state_dict()))
     test = MemoryBatches(load_splits(trial.asked.task).test, Pixels.of(dataset("digits"), torch.device("cpu")), 64)
-    told = [predict_batches(model, test).log_probs for model in (trial.model, loaded)]
-    assert torch.equal(*told)
-    assert torch.equal(told[0], Run.at(trial.run).load_predictions("test").log_probs)
+    found = [predict_batches(model, test).log_probs for model in (trial.model, loaded)]
+    assert torch.equal(*found)
+    assert torch.equal(found[0], Run.at(trial.run).load_predictions("test").log_probs)
 
 
 def test_once_more_and_resumed_to_the_bit(trial, tmp_path):

@@ -40,10 +40,10 @@ def cli(capsys):
 
     def made(*arguments):
         def command():
-            code, told, error = balcal_cli(*arguments, capsys=capsys)
+            code, printed, error = balcal_cli(*arguments, capsys=capsys)
             if code:
                 raise AssertionError(error)
-            return told
+            return printed
 
         return command
 

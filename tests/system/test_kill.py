@@ -52,10 +52,10 @@ def test_asked_to_stop_it_finishes_the_batch_saves_and_says_so(signum, code, tmp
                 break
         time.sleep(0.05)
         process.send_signal(signum)
-        told = process.stderr.read()
+        printed = process.stderr.read()
     assert process.returncode == code
-    assert "everything is saved: give the same command again to resume" in told
-    assert "Traceback" not in told
+    assert "everything is saved: give the same command again to resume" in printed
+    assert "Traceback" not in printed
     run = next((tmp_path / "stopped" / "digits").iterdir())
     states = list((run / "checkpoints").glob("state-*.pt"))
     assert states

@@ -66,11 +66,11 @@ def alterations(path, other):
 
 def answers(run, verbs, capsys):
     """What a run says when it is asked: JSON, or a sentence."""
-    told = {}
+    found = {}
     for verb, *arguments in verbs:
         code, out, error = balcal_cli(verb, run, *arguments, capsys=capsys)
-        told[verb] = json.loads(out) if code == 0 else error
-    return told
+        found[verb] = json.loads(out) if code == 0 else error
+    return found
 
 
 def looked_at(run, verbs):
@@ -94,14 +94,14 @@ def test_one_altered_file_at_a_time(verbs, runs, tmp_path, capsys):
     for path in list(looked_at(run, verbs)):
         for what, content in alterations(path, runs[1] / path.relative_to(run).parent):
             path.unlink() if content is None else path.write_bytes(content)
-            for name, told in answers(run, verbs, capsys).items():
+            for name, answer in answers(run, verbs, capsys).items():
                 trials += 1
                 where = f"{name}: {path.name} {what}"
-                if isinstance(told, str):
-                    assert told.startswith("balcal: "), where
-                    assert told.count("\n") == 1, where
+                if isinstance(answer, str):
+                    assert answer.startswith("balcal: "), where
+                    assert answer.count("\n") == 1, where
                 else:
-                    assert told == expected[name], where
+                    assert answer == expected[name], where
             shutil.rmtree(run)
             shutil.copytree(runs[0], run)
     assert trials > 30
@@ -285,10 +285,10 @@ def test_file_systems_without_locks_are_no_obstacle(tmp_path, monkeypatch):
 def test_check_says_what_does_not_fit(runs, tmp_path, capsys):
     run = tmp_path / runs[0].name
     shutil.copytree(runs[0], run)
-    code, told, _ = balcal_cli("check", run, capsys=capsys)
-    assert code == 0, told
-    assert "finished" in told
-    assert "all fit" in told
+    code, printed, _ = balcal_cli("check", run, capsys=capsys)
+    assert code == 0, printed
+    assert "finished" in printed
+    assert "all fit" in printed
     spoilt = {
         "predictions/test.npz": (runs[1] / "predictions" / "test.npz").read_bytes(),
         "metrics.json": (run / "metrics.json").read_bytes().replace(b'"seed": 0', b'"seed": 3'),
@@ -300,18 +300,18 @@ def test_check_says_what_does_not_fit(runs, tmp_path, capsys):
     spoilt[f"checkpoints/{weights.name}"] = weights.read_bytes()[:-1]
     for name, content in spoilt.items():
         (run / name).write_bytes(content)
-    code, told, _ = balcal_cli("check", run, "--json", capsys=capsys)
+    code, printed, _ = balcal_cli("check", run, "--json", capsys=capsys)
     assert code == 1
-    findings = {each["file"]: each for each in json.loads(told)["findings"]}
+    findings = {each["file"]: each for each in json.loads(printed)["findings"]}
     assert set(findings) == {Path(name).name for name in spoilt}
     assert findings["test.npz"]["wrong"] == "is of another run"
     assert all(each["mend"] for each in findings.values())
 
 
 def test_check_of_an_unfinished_run(tmp_path, capsys):
-    code, told, _ = balcal_cli("check", interrupted(tmp_path), capsys=capsys)
-    assert code == 0, told
-    assert "not finished: `balcal train` goes on with it" in told
+    code, printed, _ = balcal_cli("check", interrupted(tmp_path), capsys=capsys)
+    assert code == 0, printed
+    assert "not finished: `balcal train` goes on with it" in printed
 
 
 def test_a_parent_that_was_trained_anew_is_noticed(tmp_path):
@@ -335,7 +335,7 @@ def test_a_parent_that_was_trained_anew_is_noticed(tmp_path):
 
 
 def test_one_python_process_after_another(tmp_path):
-    """An evaluator while somebody trains is told to wait, by the lock alone."""
+    """An evaluation during a training is refused, by the lock alone."""
     asked = recipe("digits", "vanilla", 0, ["plan.epochs=3"])
     run = trained("vanilla", tmp_path)
     with Run(tmp_path, asked).claimed():

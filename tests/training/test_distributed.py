@@ -25,9 +25,9 @@ def test_both_ranks_agree_and_shards_do_not_overlap(tmp_path):
     methods = ["balcal", "balcal-auto", "balcal-k+mixup", "balcal+plp"]
     done = torchrun(str(HELPERS / "two_ranks.py"), ",".join(methods), str(tmp_path), "plan.epochs=3")
     assert done.returncode == 0, done.stderr[-3000:]
-    told = [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in (0, 1)]
+    ranks = [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in (0, 1)]
     for method in methods:
-        first, second = (each[method] for each in told)
+        first, second = (each[method] for each in ranks)
         assert first["gamma"] == second["gamma"], f"{method}, to the bit"
         assert first["state"] == second["state"], method
         assert first["records"] == second["records"], method
@@ -59,10 +59,10 @@ def test_saves_in_mid_epoch_leave_the_history_as_it_is(tmp_path):
     """To the last digit of the loss, and of gamma: each process keeps its own sums, also over an interruption."""
     done = torchrun(str(HELPERS / "two_ranks_saving.py"), str(tmp_path))
     assert done.returncode == 0, done.stderr[-3000:]
-    told = {path.parents[2].name: path.read_bytes() for path in tmp_path.glob("*/digits/*/history.jsonl")}
-    assert set(told) == {"never", "always", "resumed"}
-    assert told["always"] == told["never"]
-    assert told["resumed"] == told["never"]
+    histories = {path.parents[2].name: path.read_bytes() for path in tmp_path.glob("*/digits/*/history.jsonl")}
+    assert set(histories) == {"never", "always", "resumed"}
+    assert histories["always"] == histories["never"]
+    assert histories["resumed"] == histories["never"]
 
 
 def start_rank(rank, port, command, **more):
@@ -84,13 +84,15 @@ def test_a_process_that_is_frozen_is_waited_for_so_long_and_no_longer(tmp_path):
                 if "epoch 2/" in line:
                     break
             second.send_signal(signal.SIGSTOP)
-            _, told = first.communicate(timeout=240)
+            _, printed = first.communicate(timeout=240)
         finally:
             first.kill()
             second.kill()
-    assert first.returncode == 1, told
-    assert "another process of this run has not answered for 20 seconds (BALCAL_TIMEOUT), so this one stops too" in told
-    assert "Traceback" not in told
+    assert first.returncode == 1, printed
+    assert (
+        "another process of this run has not answered for 20 seconds (BALCAL_TIMEOUT), so this one stops too" in printed
+    )
+    assert "Traceback" not in printed
 
 
 @pytest.mark.parametrize("limit", ["soon", "-1", "nan", "0"])
@@ -113,11 +115,11 @@ def test_when_one_process_dies_the_other_says_so_and_the_run_resumes(tmp_path):
         command += ["--set", setting]
     port, dying = free_port(), [sys.executable, str(HELPERS / "two_ranks_dying.py"), *command[3:]]
     with start_rank(0, port, dying) as first, start_rank(1, port, dying, RANK_STEPS="170") as second:
-        _, told = first.communicate(timeout=600)
+        _, printed = first.communicate(timeout=600)
     assert second.returncode == -signal.SIGKILL
-    assert first.returncode == 1, told
-    assert "another process of this run has ended, so this one stops too" in told
-    assert "start the same command again to resume" in told
+    assert first.returncode == 1, printed
+    assert "another process of this run has ended, so this one stops too" in printed
+    assert "start the same command again to resume" in printed
     done = torchrun(*command[1:])
     assert done.returncode == 0, done.stderr[-3000:]
     assert "resuming at epoch" in done.stderr

@@ -108,8 +108,8 @@ def test_a_wrong_length_leaves_no_epoch_behind(tmp_path):
 
 def test_without_a_length_there_is_nothing_to_count():
     """Where no length is needed, a generator will do."""
-    told = balcal.predict(wrapped(), (batch for batch in GOOD))
-    assert torch.equal(told.labels, Y)
+    predictions = balcal.predict(wrapped(), (batch for batch in GOOD))
+    assert torch.equal(predictions.labels, Y)
     with pytest.raises(BalcalError, match="the loader is empty"):
         balcal.predict(wrapped(), iter([]))
     with pytest.raises(BalcalError, match="the loader has no length"):

@@ -82,7 +82,7 @@ def test_a_timid_network_is_made_bolder_unasked(tmp_path):
     assert free["val_nll"] < 0.7 * min(plain["val_nll"], bounded["val_nll"])
 
 
-def test_best_epoch_by_validation_nll_is_kept_and_told(tmp_path):
+def test_best_epoch_by_validation_nll_is_kept_and_named(tmp_path):
     run = trained("vanilla", tmp_path)
     best, late = (min(history(run), key=lambda r: r[figure])["epoch"] for figure in ("val_nll", "val_nll_ts"))
     assert json.loads((run / "metrics.json").read_text())["epoch"] == best
@@ -96,12 +96,12 @@ def test_late_asks_a_finished_run_for_the_epoch_that_calibrates_best(tmp_path):
     early, late = (json.loads((run / f"metrics{x}.json").read_text())["epoch"] for x in ("", "+late+ts"))
     records = history(run)
     assert late == min(records, key=lambda r: r["val_nll_ts"])["epoch"] > early, "else this says nothing"
-    told = balcal.runs.Run.at(run).load_predictions(f"val-e{late:04d}")
-    assert float(told.log_probs.gather(1, told.labels[:, None]).mean()) == pytest.approx(
+    predictions = balcal.runs.Run.at(run).load_predictions(f"val-e{late:04d}")
+    assert float(predictions.log_probs.gather(1, predictions.labels[:, None]).mean()) == pytest.approx(
         -records[late]["val_nll"], 1e-5
     )
-    tempered = lift(told.log_probs.double()) / solve_temperature(told.log_probs, told.labels)
-    nll = float(torch.nn.functional.cross_entropy(tempered, told.labels))
+    tempered = lift(predictions.log_probs.double()) / solve_temperature(predictions.log_probs, predictions.labels)
+    nll = float(torch.nn.functional.cross_entropy(tempered, predictions.labels))
     assert records[late]["val_nll_ts"] == pytest.approx(nll, rel=1e-3)
 
 
@@ -127,9 +127,9 @@ def test_a_loaded_run_predicts_what_it_recorded(tmp_path):
     from balcal.registry import dataset, task
 
     pixels = Pixels.of(dataset("digits"), torch.device("cpu"))
-    told = predict_batches(model, MemoryBatches(load_splits(task("digits")).test, pixels, 128))
+    predictions = predict_batches(model, MemoryBatches(load_splits(task("digits")).test, pixels, 128))
     recorded = balcal.runs.Run.at(run).load_predictions("test")
-    assert torch.equal(told.log_probs, recorded.log_probs)
+    assert torch.equal(predictions.log_probs, recorded.log_probs)
     assert model.head.fusion == "logits"
     scaled = balcal.load(run, posthoc="ts")
     assert float(scaled.posthoc.temperature) != 1.0
@@ -234,26 +234,26 @@ def test_fit_predict_verdict():
     assert torch.equal(torch.get_rng_state(), before), "the caller's randomness is left alone"
     assert len(records) == 8
     assert float(model.posthoc.temperature) != 1.0, "+ts is fitted on the validation loader"
-    told = balcal.predict(model, val)
-    assert told.log_probs.shape == (240, 4)
-    assert torch.equal(told.labels, y)
-    judged = balcal.verdict(told)
+    predictions = balcal.predict(model, val)
+    assert predictions.log_probs.shape == (240, 4)
+    assert torch.equal(predictions.labels, y)
+    judged = balcal.verdict(predictions)
     assert judged.accuracy > 0.9
     best = min(r["val_nll"] for r in records)
     assert judged.nll <= best + 1e-6, "the best epoch's weights, then a temperature"
     assert "accuracy" in str(judged)
-    assert balcal.predict(model, val).log_probs.equal(told.log_probs)
+    assert balcal.predict(model, val).log_probs.equal(predictions.log_probs)
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
 def test_fit_does_not_depend_on_the_number_of_workers():
-    told = []
+    found = []
     for workers in (0, 2):
         train, val, _, _ = loaders(workers)
         model = balcal.wrap(net(), 4, "balcal")
         balcal.fit(model, train, val, epochs=2, seed=3, quiet=True)
-        told.append(balcal.predict(model, val).log_probs)
-    assert torch.equal(*told)
+        found.append(balcal.predict(model, val).log_probs)
+    assert torch.equal(*found)
 
 
 def test_without_a_validation_loader_a_tenth_is_held_out_and_that_is_said(capsys):

@@ -113,8 +113,8 @@ def test_interrupted_in_either_stage_it_resumes_to_the_bit(method, step, tmp_pat
     for cut, uncut in zip(runs(tmp_path / "cut"), runs(tmp_path / "whole"), strict=True):
         assert cut.name == uncut.name
         assert same(whole(cut), whole(uncut))
-    told = "".join((run / "log.txt").read_text() for run in runs(tmp_path / "cut"))
-    assert "resuming at epoch 2, batch" in told
+    log = "".join((run / "log.txt").read_text() for run in runs(tmp_path / "cut"))
+    assert "resuming at epoch 2, batch" in log
 
 
 def test_kills_in_both_stages_leave_no_trace(tmp_path):

@@ -54,23 +54,23 @@ def body(state, prefix=""):
 
 def test_calibrates_keeps_accuracy_and_leaves_the_body_alone(overfitted):
     before = body(overfitted.state_dict())
-    told = balcal.retrofit(overfitted, loader(*digits("train", 0.35)), epochs=5)
+    result = balcal.retrofit(overfitted, loader(*digits("train", 0.35)), epochs=5)
     assert same(body(overfitted.state_dict()), before), "the network given is left alone"
     assert not overfitted.training
-    kept = {name.removeprefix("network."): tensor for name, tensor in told.model.backbone.state_dict().items()}
+    kept = {name.removeprefix("network."): tensor for name, tensor in result.model.backbone.state_dict().items()}
     mine = {name: tensor for name, tensor in before.items() if not name.startswith("4.")}
     assert {name: kept[name] for name in mine}.keys() == mine.keys()
     assert all(torch.equal(kept[name], tensor) for name, tensor in mine.items()), "weights and statistics, to the bit"
     x, y = digits("test", 0.35)
     test = loader(x, y)
     was = balcal.verdict(log_probs=overfitted(x).log_softmax(1).detach(), labels=y)
-    now = balcal.verdict(balcal.predict(told.model, test, role="test"))
-    assert told.difference.accuracy.value >= -0.01
+    now = balcal.verdict(balcal.predict(result.model, test, role="test"))
+    assert result.difference.accuracy.value >= -0.01
     assert now.accuracy >= was.accuracy - 0.01
     assert now.ece < was.ece
     assert now.nll < was.nll
-    assert "retrofitted with balcal-auto in" in str(told)
-    assert all(weight.requires_grad for weight in told.model.parameters()), "as free as it was"
+    assert "retrofitted with balcal-auto in" in str(result)
+    assert all(weight.requires_grad for weight in result.model.parameters()), "as free as it was"
 
 
 def test_features_are_those_of_the_body_in_use(overfitted):
@@ -103,16 +103,16 @@ def test_refuses_when_accuracy_falls_and_warns_when_it_falls_a_little(overfitted
 def test_averages_the_new_weights_where_the_method_says_so(overfitted):
     data = loader(*digits("train", 0.35))
     plain, mean = (balcal.retrofit(overfitted, data, method=name, epochs=1) for name in ("vanilla", "averaged"))
-    weights = [told.model.head.classifier.weight for told in (plain, mean)]
+    weights = [each.model.head.classifier.weight for each in (plain, mean)]
     assert not torch.equal(*weights)
 
 
 def test_other_classes_get_a_new_classifier_and_mistakes_get_one_sentence(overfitted):
     x, y = digits("train")
-    told = balcal.retrofit(overfitted, loader(x, y % 2), num_classes=2, epochs=10)
-    assert told.before is None
-    assert told.after.accuracy > 0.8
-    again = balcal.retrofit(told.model, loader(x, y % 2), method="vanilla+ts", epochs=1)
+    result = balcal.retrofit(overfitted, loader(x, y % 2), num_classes=2, epochs=10)
+    assert result.before is None
+    assert result.after.accuracy > 0.8
+    again = balcal.retrofit(result.model, loader(x, y % 2), method="vanilla+ts", epochs=1)
     assert again.before.samples == again.after.samples == 200
     with pytest.raises(BalcalError, match="`mixup` mixes images"):
         balcal.retrofit(overfitted, loader(x, y), method="mixup")

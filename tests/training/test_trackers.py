@@ -1,4 +1,4 @@
-"""Trackers: told of everything, in their own formats; what they do wrong harms nobody."""
+"""Trackers get every epoch and the figures in their own formats; a tracker that fails does not stop a training."""
 
 import csv
 import errno
@@ -38,7 +38,7 @@ def test_csv_has_every_epoch_and_the_end_and_changes_nothing_of_the_run(tmp_path
     assert epochs[0]["run"] == f"digits/{run.name}"
     assert 0 < float(end["test_accuracy"]) <= 1
     trained("balcal", tmp_path / "tracked", track=[f"csv:{table}"])
-    assert rows(table) == [*epochs, end], "a finished run is told once more, not twice"
+    assert rows(table) == [*epochs, end], "a finished run is sent again, and replaces its lines"
     trained("vanilla", tmp_path / "tracked", settings=["plan.epochs=1"], track=[f"csv:{table}"])
     assert len(rows(table)) == 6
     assert rows(table)[0]["gamma"] == epochs[0]["gamma"]
@@ -62,7 +62,7 @@ def started(*arguments):
 
 
 def test_two_processes_take_turns_in_one_file_and_lose_nothing(tmp_path):
-    """Strictly one after the other, and each is killed in the end: what it told stays."""
+    """Strictly one after the other, and each is killed in the end: what it wrote stays."""
     table, turns = tmp_path / "epochs.csv", []
     for name in ("a", "b"):
         mine, theirs = multiprocessing.Pipe()
@@ -88,9 +88,9 @@ def test_three_processes_at_once_lose_nothing(tmp_path):
     for process in processes:
         process.join()
         assert process.exitcode == 0
-    told = [(row["run"], row["epoch"]) for row in rows(table)]
-    assert len(told) == 1 + 3 * 21
-    assert set(told) == {("earlier", "1")} | {(n, str(e)) for n in "abc" for e in range(1, 21)} | {
+    found = [(row["run"], row["epoch"]) for row in rows(table)]
+    assert len(found) == 1 + 3 * 21
+    assert set(found) == {("earlier", "1")} | {(n, str(e)) for n in "abc" for e in range(1, 21)} | {
         (n, "") for n in "abc"
     }
     assert rows(table)[0]["note"] == "kept"
@@ -106,12 +106,12 @@ def test_a_file_system_without_locks_keeps_its_file_and_a_taken_one_is_given_up(
     monkeypatch.setattr(trackers.fcntl, "flock", refused)
     monkeypatch.setattr(trackers, "LOCK_SECONDS", 0.1)
     notes = []
-    told = Trackers((f"csv:{table}",), notes.append)
-    told.start(Tracked("a"))
-    told.epoch({"epoch": 0, "loss": 1.0})
+    tracker = Trackers((f"csv:{table}",), notes.append)
+    tracker.start(Tracked("a"))
+    tracker.epoch({"epoch": 0, "loss": 1.0})
     assert notes == []
     errors[0] = errno.EWOULDBLOCK
-    told.epoch({"epoch": 1, "loss": 1.0})
+    tracker.epoch({"epoch": 1, "loss": 1.0})
     assert [row["epoch"] for row in rows(table)] == ["1"]
     (note,) = notes
     assert "another process has kept" in note
@@ -121,28 +121,28 @@ def test_a_file_system_without_locks_keeps_its_file_and_a_taken_one_is_given_up(
 def test_a_file_that_is_no_table_of_ours_is_left_alone(tmp_path):
     table, notes = tmp_path / "theirs.csv", []
     table.write_text("a,b\n1,2,3\n")
-    told = Trackers((f"csv:{table}",), notes.append)
-    told.start(Tracked("a"))
-    told.epoch({"epoch": 0, "loss": 1.0})
+    tracker = Trackers((f"csv:{table}",), notes.append)
+    tracker.start(Tracked("a"))
+    tracker.epoch({"epoch": 0, "loss": 1.0})
     assert "name another file" in notes[0]
     assert table.read_text() == "a,b\n1,2,3\n"
 
 
-def test_tensorboard_reads_back_what_was_told(tmp_path):
+def test_tensorboard_reads_back_every_epoch(tmp_path):
     pytest.importorskip("tensorboard", reason="TensorBoard is not installed: pip install 'balcal[tensorboard]'")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     run = trained("balcal", tmp_path, track=[f"tensorboard:{tmp_path / 'board'}"])
     events = EventAccumulator(str(tmp_path / "board" / "digits" / run.name))
     events.Reload()
-    told = [(event.step, event.value) for event in events.Scalars("val_nll")]
-    assert told == [(r["epoch"] + 1, pytest.approx(r["val_nll"])) for r in history(run)]
+    points = [(event.step, event.value) for event in events.Scalars("val_nll")]
+    assert points == [(r["epoch"] + 1, pytest.approx(r["val_nll"])) for r in history(run)]
     assert len(events.Scalars("gamma")) == 3
     assert events.Scalars("test_ece")[0].step == 3
 
 
 @pytest.mark.filterwarnings("ignore")  # MLflow and SQLAlchemy warn of each other
-def test_mlflow_reads_back_what_was_told(tmp_path):
+def test_mlflow_reads_back_every_epoch(tmp_path):
     pytest.importorskip("mlflow", reason="MLflow is not installed: pip install 'balcal[mlflow]'")
     from mlflow.tracking import MlflowClient
 
@@ -178,10 +178,10 @@ def test_wandb_keeps_a_run_offline(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
     notes = []
-    told = Trackers(("wandb:balcal-test",), notes.append)
-    told.start(Tracked("digits/balcal-seed0-0123456789", {"seed": "0"}))
-    told.epoch({"epoch": 0, "loss": 1.0})
-    told.finish({"ece": 0.03})
+    tracker = Trackers(("wandb:balcal-test",), notes.append)
+    tracker.start(Tracked("digits/balcal-seed0-0123456789", {"seed": "0"}))
+    tracker.epoch({"epoch": 0, "loss": 1.0})
+    tracker.finish({"ece": 0.03})
     assert notes == []
     assert list((tmp_path / "wandb").glob("offline-run-*/*.wandb"))
 
@@ -206,18 +206,18 @@ def test_a_failing_tracker_stops_nothing(tmp_path, capsys, monkeypatch):
     asked = recipe("digits", "balcal", 0, QUICK)
     figures = train_recipe(asked, tmp_path, "cpu", track=["csv:later", "csv:at once"])
     assert figures["epoch"] >= 0
-    told = capsys.readouterr().err
-    assert "csv:at once has failed (RuntimeError: no such place): training goes on without it" in told
-    assert "csv:later has failed (OSError: the server has gone away): training goes on without it" in told
-    assert told.count("has failed") == 2
+    printed = capsys.readouterr().err
+    assert "csv:at once has failed (RuntimeError: no such place): training goes on without it" in printed
+    assert "csv:later has failed (OSError: the server has gone away): training goes on without it" in printed
+    assert printed.count("has failed") == 2
 
 
 def test_a_package_that_is_missing_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", None)
     notes = []
-    told = Trackers(("wandb:mine",), notes.append)
-    told.start(Tracked("a"))
-    told.epoch({"epoch": 0, "loss": 1.0})
+    tracker = Trackers(("wandb:mine",), notes.append)
+    tracker.start(Tracked("a"))
+    tracker.epoch({"epoch": 0, "loss": 1.0})
     assert notes == ["wandb is not installed, so wandb:mine is not kept: pip install 'balcal[wandb]'"]
 
 
