@@ -83,7 +83,7 @@ def test_a_table_wraps_where_it_must():
         "a     words and",
         "      words",
     ]
-    assert render_table(["name", "why"], [["a", "word " * 9]], width=30).split("\n")[1:] == [
+    assert render_table(["name", "why"], [["a", "word " * 9]], width=29).split("\n")[1:] == [
         "a     word word word word",
         "      word word word word",
         "      word",
