@@ -72,8 +72,8 @@ def test_the_hall_is_clear():
     hall = {path.stem for path in SOURCE.glob("*.py")} - {"__init__", "__main__"}
     assert hall <= {"core", "recipe", "model", "registry", "build", "runs", "posthoc"}
     lengths = {path: len(path.read_text().splitlines()) for path in SOURCE.rglob("*.py")}
-    assert not {str(path): length for path, length in lengths.items() if length > 330}
-    assert len(lengths) <= 185
+    assert not {str(path): length for path, length in lengths.items() if length > 300}
+    assert len(lengths) <= 180
 
 
 @pytest.mark.parametrize(("module", "most"), [("balcal.model", 8), ("balcal.training.loop", 34)])

@@ -17,12 +17,11 @@ from torch import nn
 from balcal.backbones.from_timm import PREFIX, from_timm
 from balcal.core import BalcalError
 from balcal.data.dataset import Dataset
-from balcal.data.own_images import is_own_images, own_images
+from balcal.data.own_images import is_own_images, own_images, own_task
 from balcal.methods.vanilla import VANILLA
 from balcal.recipe import ROLES, THE_REST, Method, Recipe, Task
 from balcal.runtime.names import unknown
 from balcal.runtime.values import adapter, as_python, check_value, declared, misfit
-from balcal.tasks.own_images import foreign_task
 
 KINDS = {
     "methods": "METHODS",
@@ -104,7 +103,7 @@ def dataset(name: str) -> Dataset:
 def task(name: str) -> Task:
     """A task by name; for the user's own data, a task made for it."""
     if is_own_images(name):
-        return foreign_task(own_images(name))
+        return own_task(own_images(name))
     found: Task = _named("tasks", "task", name)
     return found
 

@@ -20,6 +20,7 @@ from balcal.data.dataset import Dataset, ImageSet, Parts, check_split, split_off
 from balcal.data.decoding import open_image
 from balcal.data.image_folders import labelled_files, labelled_images, subfolders
 from balcal.data.locate import MALFORMED
+from balcal.recipe import Plan, Task
 
 PREFIXES = ("folder:", "npz:")
 TEST_SHARE = 0.2
@@ -32,6 +33,8 @@ IMAGES_FOR_STATISTICS = 10_000
 """for the mean and the standard deviation of the channels"""
 ARRAYS = (("x_train", "y_train", "x_test", "y_test"), ("train_images", "train_labels", "test_images", "test_labels"))
 """names of arrays in a file with a test part"""
+VAL_SHARE = 0.15
+"""of the training images, held out for validation"""
 
 
 def is_own_images(name: str) -> bool:
@@ -176,3 +179,17 @@ def _numbers(*parts: ImageSet) -> tuple[str, ...]:
 
 def _split(whole: ImageSet, num_classes: int) -> Parts:
     return split_off(whole, round(TEST_SHARE * len(whole)), num_classes, SPLIT_SEED)
+
+
+def own_task(dataset: Dataset) -> Task:
+    """The task for a user's own images: a moderate network and a plan that suits most; `--set` changes any of it."""
+    count = dataset.sizes[0]
+    return Task(
+        dataset.name,
+        dataset=dataset.name,
+        backbone="wrn-16-2",
+        plan=Plan(epochs=30, batch_size=min(64, max(2, count // 8)), optimiser="adam", lr=1e-3, schedule="cosine"),
+        val_size=max(1, round(VAL_SHARE * count)),
+        augment="flip",
+        about=f"{count:,} + {dataset.sizes[1]:,} images from {dataset.source}",
+    )

@@ -26,9 +26,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from balcal.core import BalcalError, Classifier, Fusion, Head, HeadSpec, Outputs, Record, Split, Sums, Tally
-from balcal.methods.averaged import OR_LAST
 from balcal.methods.parts import gamma_search as balance
 from balcal.methods.parts.etf import Adapter, ConvAdapter, NoAdapter, VectorAdapter, adapted_width, simplex_etf
+from balcal.methods.weights_in_use import OR_LAST
 from balcal.recipe import Method
 from balcal.runtime.values import above, at_least, check_settings, within
 

@@ -16,8 +16,8 @@ They keep their names and their run addresses, so that results can be reproduced
 
 from __future__ import annotations
 
-from balcal.methods.averaged import AVERAGE
 from balcal.methods.balcal import SECOND_HEAD, Balanced, SolveFreely, SolveGamma
+from balcal.methods.weights_in_use import AVERAGE
 from balcal.recipe import Method
 
 METHODS = {

@@ -4,7 +4,7 @@ ICML 2001. One class against the rest:
     q_k(p) = share of label k among the held-out samples whose p_k fell into the same bin as p
 
 with equal bins (a, b] over 0 to 1, p = 0 in the first. An empty bin takes its centre. Frequencies are kept between
-1/(2N) and 1 - 1/(2N) (see `parts/piecewise.py`), and rows divided by their sum. The predicted class may change.
+1/(2N) and 1 - 1/(2N) (see `Piecewise`), and rows divided by their sum. The predicted class may change.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from balcal.core import Outputs, PostHoc
-from balcal.methods.parts.fitted_map import check_held_out
-from balcal.methods.parts.piecewise import Piecewise
+from balcal.methods.parts.fitted_map import Piecewise, check_held_out
 from balcal.recipe import Method
 from balcal.runtime.values import at_least, check_settings
 

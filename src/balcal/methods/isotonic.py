@@ -6,7 +6,7 @@ Zhang, Kailkhura, Han: Mix-n-Match. ICML 2020 (the pooled form, IRM).
 `isotonic` pools all N x K entries into one f, so the order of the classes stays; ties are broken by + 1e-9 p.
 `isotonic-ovr` has one f_k for each class (IROVA) and may change the predicted class. Between the fitted points f is
 linear, beyond them it is flat, and it is kept between 1/(2n) and 1 - 1/(2n), where n is the number of entries it was
-fitted on (see `balcal.methods.parts.piecewise`). Rows are then divided by their sum.
+fitted on (see `Piecewise`). Rows are then divided by their sum.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from balcal.core import Outputs, PostHoc
-from balcal.methods.parts.fitted_map import check_held_out
-from balcal.methods.parts.piecewise import Piecewise
+from balcal.methods.parts.fitted_map import Piecewise, check_held_out
 from balcal.recipe import Method
 from balcal.runtime.values import check_settings
 

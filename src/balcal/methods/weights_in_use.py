@@ -1,0 +1,63 @@
+"""Which weights of a training become the model, if not those of the epoch with the lowest validation NLL.
+
+    late       the epoch with the lowest validation NLL after an optimal temperature. Ours.
+    averaged   an average over the steps of training. Shamir, Zhang: Stochastic Gradient Descent for Non-smooth
+               Optimization. ICML 2013.
+
+The NLL of an over-confident network rises while its accuracy still does, so the lowest raw NLL chooses an early epoch.
+What a temperature corrects later should not count against an epoch now. Use `late` with a post-hoc method: `late+ts`
+(plain training), `balcal+late+ts`, ... It comes after training, so any run can be evaluated with it: the epoch's
+weights are kept.
+
+In the average, later steps count more: see `RunningMean` in training/optimise.py. It is a part of the plan and not of
+the model, so it goes with any method (`averaged+ts`, `balcal+averaged`, ...) that balcal trains. In a loop of your own,
+average the weights yourself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from balcal.core import BalcalError, Record
+from balcal.metrics.epoch_meter import lowest_tempered
+from balcal.recipe import Method
+
+AVERAGE = {"plan.average": 3.0}
+OR_LAST = AVERAGE | {"plan.average_or_last": True}
+"""or the last step's weights, if they do better on the validation split"""
+
+
+@dataclass(frozen=True)
+class AfterTemperature:
+    """The epoch with the lowest validation NLL after its own best temperature."""
+
+    def __call__(self, history: Sequence[Record]) -> int:
+        if any("val_nll_ts" not in record for record in history):
+            raise BalcalError(
+                "`late` cannot choose an epoch of this run: an earlier version trained it, and its history has no NLL "
+                "after a temperature; train it again"
+            )
+        return lowest_tempered(history)
+
+
+METHODS = {
+    m.name: m
+    for m in (
+        Method(
+            "late",
+            select=AfterTemperature(),
+            about="the epoch with the lowest validation NLL after a temperature",
+            paper="Ours",
+            venue="balcal",
+        ),
+        Method(
+            "averaged",
+            settings=AVERAGE,
+            about="the weights in use are an average over the steps of training",
+            paper="Shamir, Zhang",
+            venue="ICML 2013",
+            cost="an addition of the weights per step",
+        ),
+    )
+}
