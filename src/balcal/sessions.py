@@ -230,6 +230,8 @@ def _train_run(run: Run, machine: Machine, progress: Progress, parent: ParentRun
     train = MemoryBatches(splits.train.to(device), seen, plan.batch_size, recipe.seed, world.rank, world.size)
     val = MemoryBatches(splits.val.to(device), plain, 2 * plan.batch_size, None, world.rank, world.size)
     data = manifest(splits) if world.first else {}
+    if world.first and dataset.title:
+        data["title"] = dataset.title
     if world.first:  # only now, when all that can be wrong with the recipe would have shown
         run.origin = {f"{role} data": each["digest"] for role, each in data["roles"].items()}
         if parent:

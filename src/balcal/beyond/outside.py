@@ -51,6 +51,8 @@ def evaluate_outside(
         stem = f"outside-{digest(images()) if is_foreign(name) else name}"
         sets[name] = _told(inside, _scored(sitting, stem, images, sitting.predictions(stem, images)))
         sets[name]["predictions"] = stem
+        if title := registry.dataset(name).title:
+            sets[name]["title"] = title
         tick(name, len(names))
     mean = {
         score: {figure: float(np.mean([told["scores"][score][figure] for told in sets.values()])) for figure in FIGURES}

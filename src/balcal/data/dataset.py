@@ -55,6 +55,12 @@ class Dataset:
         found: tuple[Stored[Any], ...] = getattr(self.load, "stored", ())
         return found
 
+    @property
+    def title(self) -> str:
+        """What to call the form that is on this machine, where it is not the published one; else empty."""
+        found = (stored.find() for stored in self.stored)
+        return ", ".join(each.form.title for each in found if each and each.form.title)
+
     def soft_labels(self) -> Tensor:
         """For each test image, in order, what share of the people who were asked saw which class: (N, K)."""
         if self.votes is None:
