@@ -17,6 +17,7 @@ from balcal.backbones.from_timm import PREFIX, from_timm
 from balcal.core import BalcalError
 from balcal.data.dataset import Dataset
 from balcal.data.foreign import foreign, is_foreign
+from balcal.devices import best_precision
 from balcal.methods.vanilla import VANILLA
 from balcal.naming import unknown
 from balcal.recipe import ROLES, THE_REST, Method, Recipe, Task
@@ -98,7 +99,7 @@ def recipe(task_name: str, method_name: str, seed: int = 0, overrides: Iterable[
     """A recipe by names: each part's own settings and those that the task has tuned for it, then the overrides on top.
 
     `plan` and `task` overrides hold for a parent's run as well; `parent.plan.epochs=9` is for the parent alone, and
-    `parent.method=fl` starts from another method's run than usual.
+    `parent.method=fl` starts from another method's run than usual. `plan.precision=auto` is settled here.
     """
     made = Recipe(task(task_name), method(method_name), seed)
     for part in map(str.strip, method_name.split("+")):
@@ -120,6 +121,11 @@ def recipe(task_name: str, method_name: str, seed: int = 0, overrides: Iterable[
                     f"`{path}` cannot be set: `{method_name}` starts from the run of what it is joined with"
                 )
             made = replace(made, method=replace(made.method, parent=value.strip()))
+    if (
+        made.task.plan.precision == "auto"
+    ):  # stands in recipe.json, so that another machine finds the run as it was made
+        settled = f"plan.precision={best_precision()}"
+        made, overrides = override(made, *settled.split("=")), (*overrides, settled)
     made = replace(made, overrides=overrides)
     return replace(made, parent=_parent_of(made))
 

@@ -19,7 +19,7 @@ from balcal.data.batches import Batches, LoaderBatches, MemoryBatches, Pixels
 from balcal.data.holding import hold_out
 from balcal.data.loader_digest import loader_digest
 from balcal.data.roles import manifest, overlap_sentences
-from balcal.devices import World, current_world, joined_world, keep_freed_memory, pick_device
+from balcal.devices import World, best_precision, current_world, joined_world, keep_freed_memory, pick_device
 from balcal.evaluate import evaluate, fit_posthoc, load_splits
 from balcal.files import seal
 from balcal.model import Model, build
@@ -67,6 +67,8 @@ def fit(
     plan = Plan(**model.method.brings | settings | {"epochs": epochs})
     seed = check_value("seed", seed, int, SEED)
     device = model.head.weights.device
+    if plan.precision == "auto":
+        plan = replace(plan, precision=best_precision(device))
     world = current_world()
     progress = Progress(model.method.name, quiet or not world.first)
     if val_loader is None:
@@ -164,7 +166,7 @@ class Machine:
 
     def plan(self, asked: Plan) -> Plan:
         """The plan of a recipe, and what to keep besides; a recipe that says itself what to keep is obeyed."""
-        return replace(asked, keep=self.keep_epochs) if self.keep_epochs and asked.keep == "best" else asked
+        return replace(asked, keep=self.keep_epochs) if self.keep_epochs and asked.keep in ("best", "last") else asked
 
 
 def train_here(recipe: Recipe, out: Path, machine: Machine) -> dict[str, Any] | None:

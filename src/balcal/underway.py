@@ -9,17 +9,20 @@ import torch
 from torch import Tensor, nn
 
 from balcal.averaging import RunningMean
-from balcal.core import Record, Sums, sum_dtype
+from balcal.core import BalcalError, Record, Sums, sum_dtype
 from balcal.data.batches import Batches
 from balcal.devices import World
 from balcal.health import Health
-from balcal.metrics.meter import lowest_tempered
+from balcal.metrics.meter import lowest_tempered, most_accurate
 from balcal.model import Model
 from balcal.optimise import make_optimiser
 from balcal.progress import Progress
 from balcal.recipe import Plan
 from balcal.stopping import StopRequest
 from balcal.stores import Store
+
+ASKED_LATER = (lowest_tempered, most_accurate)
+"""what `late` and `by-accuracy` choose: any run may be asked afterwards, so these weights stay"""
 
 
 @dataclass
@@ -38,6 +41,8 @@ class Session:
     """whoever else wants to know of each epoch, in the first process"""
 
     def __post_init__(self) -> None:
+        if self.plan.precision == "auto":
+            raise BalcalError("plan.precision=auto is settled when a recipe is made: use balcal.registry.recipe")
         self.epoch = self.step = 0
         """where we are: the next batch to train on"""
         self.device = self.model.head.weights.device
@@ -61,11 +66,11 @@ class Session:
 def keep_weights(session: Session) -> None:
     """The epoch that would be chosen if this were the last one stays, and those that plan.keep asks for.
 
-    So does the one that `late` would choose: it may be asked of any run, afterwards.
+    So do those of ASKED_LATER.
     """
     if session.world.first:
         now, always = len(session.history) - 1, session.plan.kept(len(session.history))
-        pickers = (session.model.method.select, lowest_tempered)
+        pickers = (session.model.method.select, *ASKED_LATER)
         chosen = {pick(session.history) for pick in pickers}
         if now in always | chosen:
             session.store.save_weights(now, session.model.state_dict())
