@@ -193,7 +193,8 @@ class Plan:
     keep: Annotated[Literal["best", "last", "all"] | int, at_least(1, "be best, last, all or a number from 1 on")] = (
         "best"
     )
-    """whose weights stay on disk: the best epoch's; or those and the last, or every, or every n-th epoch's"""
+    """whose weights stay on disk: the best epoch's; `last`: and those of the last and of the most accurate one; or
+    every epoch's, or every n-th epoch's and the best one's"""
 
     def __post_init__(self) -> None:
         check_settings(self, "plan")

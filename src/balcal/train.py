@@ -20,7 +20,7 @@ from balcal.optimise import rate, set_rate
 from balcal.randomness import generator, own_randomness, seed_torch
 from balcal.stopping import Stopped
 from balcal.stores import Weights
-from balcal.underway import ASKED_LATER, Session, keep_weights, resume, save
+from balcal.underway import Session, asked_later, keep_weights, resume, save
 
 KEPT = 1 << 26
 """logits of the validation split that are kept until its dials are solved; where there are more, it is gone through
@@ -61,7 +61,7 @@ def run_epochs(session: Session) -> list[Record]:
             stop_if_asked(session)
     if world.first:
         chosen = method.select(session.history)
-        later = {pick(session.history) for pick in ASKED_LATER}
+        later = {pick(session.history) for pick in asked_later(plan)}
         store.forget_weights(keep={chosen} | later | plan.kept(plan.epochs))
         model.load_state_dict(store.load_weights(chosen))
     world.share(*model.state_dict().values())

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from balcal.averaging import RunningMean
-from balcal.core import BalcalError, Record, Sums, sum_dtype
+from balcal.core import BalcalError, Record, Select, Sums, sum_dtype
 from balcal.data.batches import Batches
 from balcal.devices import World
 from balcal.health import Health
@@ -20,9 +20,6 @@ from balcal.progress import Progress
 from balcal.recipe import Plan
 from balcal.stopping import StopRequest
 from balcal.stores import Store
-
-ASKED_LATER = (lowest_tempered, most_accurate)
-"""what `late` and `by-accuracy` choose: any run may be asked afterwards, so these weights stay"""
 
 
 @dataclass
@@ -66,16 +63,21 @@ class Session:
 def keep_weights(session: Session) -> None:
     """The epoch that would be chosen if this were the last one stays, and those that plan.keep asks for.
 
-    So do those of ASKED_LATER.
+    So do those that may be asked for afterwards.
     """
     if session.world.first:
         now, always = len(session.history) - 1, session.plan.kept(len(session.history))
-        pickers = (session.model.method.select, *ASKED_LATER)
+        pickers = (session.model.method.select, *asked_later(session.plan))
         chosen = {pick(session.history) for pick in pickers}
         if now in always | chosen:
             session.store.save_weights(now, session.model.state_dict())
         before = {pick(session.history[:-1] or session.history) for pick in pickers}  # the state on disk needs them yet
         session.store.forget_weights(keep=chosen | before | always)
+
+
+def asked_later(plan: Plan) -> tuple[Select, ...]:
+    """Choices that may be asked for afterwards: that of `late` of any run, that of `by-accuracy` with keep=last."""
+    return (lowest_tempered, most_accurate) if plan.keep == "last" else (lowest_tempered,)
 
 
 def save(session: Session) -> None:

@@ -5,7 +5,7 @@
 
 The NLL of an over-confident network rises before its accuracy does, so choosing the epoch by validation NLL is itself a
 calibrator: it stops a network before it is over-confident. The papers of this field judge the last epoch, or the most
-accurate one. Both only read what training left behind, so `vanilla+last` finds the run of `vanilla`.
+accurate one. Both only read what training left behind, so `balcal+last` finds the run of `balcal`.
 """
 
 from __future__ import annotations
