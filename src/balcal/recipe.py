@@ -24,7 +24,7 @@ SETTINGS = "settings"
 THE_REST = "*"
 """As a parent: the methods that this one is joined with."""
 
-LATER = ("parent", "train_size", "side", "average", "average_or_last")
+LATER = ("parent", "train_size", "side", "average", "average_or_last", "nesterov", "decay_weights_only")
 """Fields that were added later: unset, they are left out of the address, so that older runs keep theirs."""
 
 UNSET: Any = None
@@ -168,8 +168,13 @@ class Plan:
     optimiser: Literal["sgd", "adam", "adamw"] = "adam"
     lr: Annotated[float, above(0)] = 1e-3
     momentum: Annotated[float, within("[0, 1)")] = 0.9
+    nesterov: bool = False
+    """whether the momentum of `sgd` looks one step ahead"""
     weight_decay: Annotated[float, at_least(0)] = 0.0
-    schedule: Literal["constant", "step", "cosine"] = "constant"
+    decay_weights_only: bool = False
+    """weight decay leaves norms and biases alone"""
+    schedule: Literal["constant", "step", "cosine", "onecycle"] = "constant"
+    """`onecycle` rises linearly during `warmup` and then falls linearly to zero"""
     milestones: Annotated[tuple[float, ...], within("(0, 1)")] = (0.5, 0.75)
     """`step` divides the rate by ten at these shares of the epochs"""
     warmup: Annotated[float, within("[0, 1]")] = 0.0
@@ -178,14 +183,18 @@ class Plan:
     """largest norm of the gradient"""
     accumulate: Annotated[int, at_least(1)] = 1
     """batches per optimiser step"""
-    precision: Literal["fp32", "bf16"] = "fp32"
+    precision: Literal["fp32", "bf16", "auto"] = "fp32"
+    """`auto` becomes bf16 where the machine has bf16 instructions, else fp32, when a recipe is made"""
     compile: bool = False
     average: Annotated[float | None, at_least(0, "be 0 or above, or none")] = None
     """the weights in use are a mean over the steps so far, the k-th counting as k to this power; none: the last ones"""
     average_or_last: bool = False
     """in the last epoch the average gives way to the last step's weights, if validation images prefer those"""
-    keep: Annotated[Literal["best", "all"] | int, at_least(1, "be best, all or a number from 1 on")] = "best"
-    """whose weights stay on disk: the best epoch's, or every epoch's, or every n-th epoch's and the best one's"""
+    keep: Annotated[Literal["best", "last", "all"] | int, at_least(1, "be best, last, all or a number from 1 on")] = (
+        "best"
+    )
+    """whose weights stay on disk: the best epoch's; `last`: and those of the last and of the most accurate one; or
+    every epoch's, or every n-th epoch's and the best one's"""
 
     def __post_init__(self) -> None:
         check_settings(self, "plan")
@@ -198,10 +207,18 @@ class Plan:
         >>> Plan(epochs=10, keep=4).kept(10), Plan(epochs=10, keep=4).kept(5), Plan().kept(10)
         ({1, 5, 9}, {1}, set())
         """
-        if self.keep == "best":
-            return set()
-        every = 1 if self.keep == "all" else self.keep
-        return {epoch for epoch in range(epochs) if (self.epochs - 1 - epoch) % every == 0}
+        every = self.keep_every
+        return {epoch for epoch in range(epochs) if every and (self.epochs - 1 - epoch) % every == 0}
+
+    @property
+    def keep_every(self) -> int:
+        """The weights of every so many epochs stay, counted from the last one; 0: of none.
+
+        >>> Plan().keep_every, Plan(epochs=30, keep="last").keep_every, Plan(keep="all").keep_every
+        (0, 30, 1)
+        """
+        named = {"best": 0, "last": self.epochs, "all": 1}
+        return self.keep if isinstance(self.keep, int) else named[self.keep]
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from balcal.data.dataset import Dataset
 from balcal.data.own_images import is_own_images, own_images, own_task
 from balcal.methods.vanilla import VANILLA
 from balcal.recipe import ROLES, THE_REST, Method, Recipe, Task
+from balcal.runtime.devices import best_precision
 from balcal.runtime.names import unknown
 from balcal.runtime.values import adapter, as_python, check_value, declared, misfit
 
@@ -112,7 +113,7 @@ def recipe(task_name: str, method_name: str, seed: int = 0, overrides: Iterable[
     """A recipe by names: the settings of each method, those that the task has tuned for it, then the overrides.
 
     `plan` and `task` overrides hold for a parent's run as well; `parent.plan.epochs=9` is for the parent alone, and
-    `parent.method=fl` starts from the run of `fl`.
+    `parent.method=fl` starts from the run of `fl`. `plan.precision=auto` is settled here.
     """
     made = Recipe(task(task_name), method(method_name), seed)
     for part in map(str.strip, method_name.split("+")):
@@ -134,6 +135,11 @@ def recipe(task_name: str, method_name: str, seed: int = 0, overrides: Iterable[
                     f"`{path}` cannot be set: `{method_name}` starts from the run of what it is joined with"
                 )
             made = replace(made, method=replace(made.method, parent=value.strip()))
+    if (
+        made.task.plan.precision == "auto"
+    ):  # stands in recipe.json, so that another machine finds the run as it was made
+        settled = f"plan.precision={best_precision()}"
+        made, overrides = override(made, *settled.split("=")), (*overrides, settled)
     made = replace(made, overrides=overrides)
     return replace(made, parent=_parent_of(made))
 

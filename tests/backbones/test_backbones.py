@@ -22,7 +22,7 @@ WIDE = ["wrn-28-10", "wrn-26-10", "wrn-16-4", "wrn-16-2", "wrn-10-1", "wrn-40-2"
 SIDES = {"cnn-28": 28, "cnn-8": 8, "vit-b-16": 224, "vit-tiny": 32}
 NETWORKS = [name for name in TABLE if f"{name}-cifar" not in TABLE]
 """each once: a bare name is the same as the one with `-cifar`"""
-FAMILIES = ["cnn-8", "wrn-10-1", "resnet-8", "resnet-18-tiny", "densenet-121", "vit-tiny"]
+FAMILIES = ["cnn-8", "cnn-32", "wrn-10-1", "resnet-8", "resnet-18-tiny", "densenet-121", "vit-tiny"]
 
 
 def side_of(name):
@@ -160,6 +160,29 @@ def test_the_padded_shortcut_is_the_identity():
     out = block(x)
     torch.testing.assert_close(out[:, :16], x[:, :, ::2, ::2])
     assert not out[:, 16:].any()
+
+
+def test_the_fast_network_is_the_one_that_was_tried():
+    """2 x 2 stem to 24, three stages of two 3 x 3 convolutions with pooling after the first, maximum over places."""
+    network = backbone("cnn-32")
+    convs = [m for m in network.modules() if isinstance(m, nn.Conv2d)]
+    shapes = [(c.in_channels, c.out_channels, c.kernel_size[0]) for c in convs]
+    assert shapes == [
+        (3, 24, 2),
+        *((a, b, 3) for a, b in ((24, 64), (64, 64), (64, 128), (128, 128), (128, 256), (256, 256))),
+    ]
+    assert count(network) == 24 * 3 * 4 + 24 + sum(9 * a * b for a, b, side in shapes if side == 3) + 2 * 2 * (
+        64 + 128 + 256
+    )
+    kinds = [type(layer).__name__ for layer in network.body[1]]
+    assert kinds == ["Conv2d", "MaxPool2d", "BatchNorm2d", "ReLU", "Conv2d", "BatchNorm2d", "ReLU"]
+    x, sides = torch.randn(2, 3, 32, 32), []
+    for block in network.blocks():
+        x = block(x)
+        sides.append(x.shape[-1])
+    assert sides == [31, 15, 7, 3]
+    by_hand = torch.stack([torch.stack([channel.max() for channel in image]) for image in x])
+    assert torch.equal(network.forward_head(x), by_hand)
 
 
 def test_tiny_keeps_four_corners():

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -63,6 +64,38 @@ def test_cifar_is_the_data_it_says_it_is(name, train, test, real):
         assert row.classes == tuple(labels["classes"])
 
 
+@needs(FOLDER / "svhn")
+def test_svhn_rebuilt(real, capsys):
+    row = registry.dataset("svhn")
+    train, test = row.load()
+    assert (len(train), len(test)) == row.sizes
+    assert sha256(test.images) == "2d5710419d10ec268a020874f4276c482d245392a04939ea9eba7f89bcf809c0"
+    official = [4948, 13861, 10585, 8497, 7458, 6882, 5727, 5595, 5045, 4659]
+    assert train.labels.bincount().tolist() == official, "the counts that its authors give, 0 to 9"
+    assert test.labels.bincount().tolist() == [1744, 5099, 4149, 2882, 2523, 2384, 1977, 2019, 1660, 1595]
+    pixels = train.images.double().reshape(-1, 3) / 255
+    assert pixels.mean(0).tolist() == pytest.approx(row.mean, abs=1e-3)
+    assert pixels.std(0).tolist() == pytest.approx(row.std, abs=1e-3)
+    assert row.title == "SVHN, rebuilt"
+    code, out, err = balcal_cli("data", "svhn", capsys=capsys)
+    assert code == 0, err
+    assert "12 files, 64.2 MB, 12 with their published checksums" in out
+    assert "  form      SVHN, rebuilt: not the published files" in out
+
+
+@needs(FOLDER / "svhn")
+def test_a_run_says_that_its_digits_were_rebuilt(real, tmp_path, capsys):
+    small = ("task.train_size=100", "task.val_size=100", "task.side=8", "task.backbone=cnn-8", "plan.epochs=1")
+    settings = (word for setting in small for word in ("--set", setting))
+    code, out, err = balcal_cli(
+        *("train", "svhn", "vanilla", "--out", tmp_path, "--json", "--quiet", *settings), capsys=capsys
+    )
+    assert code == 0, err
+    figures = json.loads(out)
+    assert figures["data"]["title"] == "SVHN, rebuilt"
+    assert json.loads((Path(figures["run"]) / "data.json").read_text())["title"] == "SVHN, rebuilt"
+
+
 @needs(FOLDER / "cifar10h", FOLDER / "cifar10n")
 def test_what_people_saw(real):
     row = registry.dataset("cifar10")
@@ -115,7 +148,7 @@ def test_data_tells_what_is_there(real, tmp_path, capsys):
     assert code == 0, err
     assert re.search(r"cifar10: 10 classes, 50,000 \+ 10,000 images of 32 x 32 pixels", out)
     assert "7 files, 102.8 MB, 7 with their published checksums" in out
-    assert "svhn (missing), cifar100, textures" in out
+    assert "svhn, cifar100, textures" in out
     assert re.search(r"train +5,000  [0-9a-f]{16}  fits the weights", out)
     assert "no image is in two roles" in out
     with Image.open(sheet) as picture:

@@ -144,7 +144,7 @@ def test_every_nth_epoch_and_the_best_one_stay(tmp_path):
     best = min(history(run), key=lambda r: r["val_nll"])["epoch"]
     assert best not in (1, 4, 7), "the case must tell them apart"
     assert {int(path.name[9:13]) for path in (run / "checkpoints").glob("weights-*")} == {1, 4, 7, best}
-    with pytest.raises(BalcalError, match=r"plan\.keep must be best, all or a number from 1 on, not 0"):
+    with pytest.raises(BalcalError, match=r"plan\.keep must be best, last, all or a number from 1 on, not 0"):
         Plan(keep=0)
 
 

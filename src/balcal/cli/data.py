@@ -79,7 +79,8 @@ def _files_of(stored: StoredFiles[Any]) -> Stock:
         }
         for name, checksum in found.form.files
     ]
-    return {"name": stored.name, "path": str(found.path), "files": files}
+    title = {"title": found.form.title} if found.form.title else {}
+    return {"name": stored.name, **title, "path": str(found.path), "files": files}
 
 
 def _is_here(dataset: Dataset) -> bool:
@@ -112,6 +113,8 @@ def render_stock(stock: Stock) -> str:
         checked = sum(file["checksum"] == "as published" for file in stored["files"])
         sums = f", {checked} with their published checksums" if checked else ""
         lines.append(f"  {stored['name']:<9} {stored['path']}: {len(stored['files'])} files, {size / 1e6:.1f} MB{sums}")
+        if "title" in stored:
+            lines.append(f"  form      {stored['title']}: not the published files")
     lines += [f"  source    {stock['source']}", f"  licence   {stock['licence']}"]
     if stock.get("ood"):
         lines.append("  OOD sets  " + ", ".join(n + ("" if here else " (missing)") for n, here in stock["ood"].items()))

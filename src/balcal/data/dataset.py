@@ -157,6 +157,12 @@ class Dataset:
         found: tuple[StoredFiles[Any], ...] = getattr(self.load, "stored", ())
         return found
 
+    @property
+    def title(self) -> str:
+        """What to call the form that is on this machine, where it is not the published one; else empty."""
+        found = (stored.find() for stored in self.stored)
+        return ", ".join(each.form.title for each in found if each and each.form.title)
+
     def soft_labels(self) -> Tensor:
         """The share of people who saw each class in each test image: (N, K)."""
         if self.votes is None:

@@ -150,17 +150,41 @@ HOUSE_NUMBERS = {
 }
 SVHN: StoredFiles[Parts] = StoredFiles(
     "svhn",
-    tuple(
+    (
+        *(
+            Form(
+                folder,
+                _files("md5", HOUSE_NUMBERS),
+                svhn.cropped,
+                tuple(
+                    Download(name, (f"http://ufldl.stanford.edu/housenumbers/{name}",), f"md5:{md5}")
+                    for name, md5 in HOUSE_NUMBERS.items()
+                ),
+            )
+            for folder in (".", "svhn")
+        ),
         Form(
-            folder,
-            _files("md5", HOUSE_NUMBERS),
-            svhn.cropped,
-            tuple(
-                Download(name, (f"http://ufldl.stanford.edu/housenumbers/{name}",), f"md5:{md5}")
-                for name, md5 in HOUSE_NUMBERS.items()
+            "svhn",
+            _files(
+                "sha256",
+                {
+                    "train-1.jpg": "f9b4ac21a75f20a1fe3ee4a8198529fbd977fd2a88db43f3b7a00e5de6f611ec",
+                    "train-2.jpg": "f1fb9a4a030be0726487648c5508cec2ea17363a982c89c22332d64a387ff7eb",
+                    "train-3.jpg": "f9a40358a0940ae6586d2196bf2be41f4c2d2698675184e6c2bc19158bcc9ee4",
+                    "train-4.jpg": "5dcfc16f7856c18d91fe59b40aaeaac1f309a2ec7a73d500ce0975be716133a7",
+                    "train-5.jpg": "947cf68564833b3713d2f1eaf70111d85e1193e2d6c1820a736736be997f7faa",
+                    "train-6.jpg": "ef83fe4e08cc93026d80fc48edc8adfd4701ca1f64ad6be5241476c21739a700",
+                    "train-7.jpg": "93e278aa39aef7f954023c21551c91fc9dce2977f6c7756dedf90a11c20c676f",
+                    "train-8.jpg": "d56f2ca842cd0f29f83548458567e4789d3c98d1d25f5dfa490b36c188ee88bf",
+                    "test-1.webp": "f02943d59b7dd67a0c9882d7286cb1a1dc871c0f4a67edd66905a08bfae79197",
+                    "test-2.webp": "806e5253e5346eb1d0f05df2602a340ab1cd2a5238d7478a46a6314829a9a318",
+                    "test-3.webp": "dd79d89bee38788f15841b47db82b310e9ac54d1c1c2c671c1a3d889fdad0fd6",
+                    "labels.npz": "3d7d863ff792ba3ecffc24dc2e539e7581002eb5fe23dcf9f8ac59214d9b6053",
+                },
             ),
-        )
-        for folder in (".", "svhn")
+            cifar.mosaics,
+            title="SVHN, rebuilt",
+        ),
     ),
     sizes=(73_257, 26_032),
 )

@@ -49,6 +49,8 @@ class Form(Generic[T]):
     read: Callable[[Path], T]
     downloads: tuple[Download, ...] = ()
     """the archive that unpacks to the folder; or the files themselves"""
+    title: str = ""
+    """what to call it, where its images are not the published ones to the byte"""
 
     @property
     def names(self) -> list[str]:

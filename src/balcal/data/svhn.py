@@ -1,4 +1,8 @@
-"""SVHN (Netzer et al. 2011), from its Matlab files. `extra_32x32.mat` is not used."""
+"""SVHN (Netzer et al. 2011), from its Matlab files. `extra_32x32.mat` is not used.
+
+"SVHN, rebuilt" is another form of it: mosaics like those of CIFAR (`cifar.mosaics` reads them), with the digits cropped
+anew from the authors' full pictures. Labels and order are the official ones, pixels differ a little.
+"""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 import torch
@@ -43,6 +43,9 @@ class OodSet(TypedDict):
     """by score: AUROC, FPR95, ... and an interval for each"""
     predictions: str
     """the file of its predictions in the run"""
+    title: NotRequired[str]
+    """what the images are called, if not as the data set: "SVHN, rebuilt"
+    """
 
 
 class OodMean(TypedDict):
@@ -82,6 +85,8 @@ def evaluate_ood(
         images = partial(_ood_images, name, predictor)
         stem = PredictionFile.ood(digest(images()) if is_own_images(name) else name)
         sets[name] = _detection(test, _scores(predictor, stem, images, predictor.predictions(stem, images)), stem)
+        if title := registry.dataset(name).title:
+            sets[name]["title"] = title
         tick(name, len(names))
     mean = {
         score: {

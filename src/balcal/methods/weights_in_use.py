@@ -3,11 +3,16 @@
     late       the epoch with the lowest validation NLL after an optimal temperature. Ours.
     averaged   an average over the steps of training. Shamir, Zhang: Stochastic Gradient Descent for Non-smooth
                Optimization. ICML 2013.
+    last, by-accuracy   the last epoch, or the one with the highest validation accuracy. Ours.
 
 The NLL of an over-confident network rises while its accuracy still does, so the lowest raw NLL chooses an early epoch.
 What a temperature corrects later should not count against an epoch now. Use `late` with a post-hoc method: `late+ts`
 (plain training), `balcal+late+ts`, ... It comes after training, so any run can be evaluated with it: the epoch's
 weights are kept.
+
+Choosing the epoch by validation NLL is itself a calibrator: it stops a network before it is over-confident. The papers
+of this field evaluate the last epoch or the most accurate one. With `last` and `by-accuracy` any run with
+`plan.keep=last` can be evaluated so.
 
 In the average, later steps count more: see `RunningMean` in training/optimise.py. It is a part of the plan and not of
 the model, so it goes with any method (`averaged+ts`, `balcal+averaged`, ...) that balcal trains. In a loop of your own,
@@ -20,7 +25,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from balcal.core import BalcalError, Record
-from balcal.metrics.epoch_meter import lowest_tempered
+from balcal.metrics.epoch_meter import lowest_tempered, most_accurate
 from balcal.recipe import Method
 
 AVERAGE = {"plan.average": 3.0}
@@ -41,6 +46,30 @@ class AfterTemperature:
         return lowest_tempered(history)
 
 
+@dataclass(frozen=True)
+class LastEpoch:
+    """The last epoch, whatever its figures.
+
+    >>> LastEpoch()([{"val_nll": 0.1}, {"val_nll": 0.3}])
+    1
+    """
+
+    def __call__(self, history: Sequence[Record]) -> int:
+        return len(history) - 1
+
+
+@dataclass(frozen=True)
+class MostAccurate:
+    """The epoch with the highest validation accuracy; the first one, if several are equal.
+
+    >>> MostAccurate()([{"val_acc": 0.8}, {"val_acc": 0.9}, {"val_acc": 0.9}])
+    1
+    """
+
+    def __call__(self, history: Sequence[Record]) -> int:
+        return most_accurate(history)
+
+
 METHODS = {
     m.name: m
     for m in (
@@ -48,6 +77,14 @@ METHODS = {
             "late",
             select=AfterTemperature(),
             about="the epoch with the lowest validation NLL after a temperature",
+            paper="Ours",
+            venue="balcal",
+        ),
+        Method("last", select=LastEpoch(), about="the last epoch", paper="Ours", venue="balcal"),
+        Method(
+            "by-accuracy",
+            select=MostAccurate(),
+            about="the epoch with the highest validation accuracy",
             paper="Ours",
             venue="balcal",
         ),

@@ -90,3 +90,8 @@ class TemperedNll:
 def lowest_tempered(history: Sequence[Record]) -> int:
     """The epoch with the lowest tempered NLL, the first of equal ones. Old records without it do not count."""
     return min(range(len(history)), key=lambda epoch: history[epoch].get("val_nll_ts", math.inf))
+
+
+def most_accurate(history: Sequence[Record]) -> int:
+    """The first of the epochs with the highest validation accuracy."""
+    return max(range(len(history)), key=lambda epoch: float(history[epoch]["val_acc"]))

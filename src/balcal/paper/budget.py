@@ -245,7 +245,7 @@ def disk_bytes(training: Training, weight_bytes: int) -> float:
     task = training.recipe.task
     dataset = registry.dataset(task.dataset)
     remembered = 1 if task.plan.optimiser == "sgd" else 2
-    keep = training.keep or (1 if task.plan.keep == "all" else task.plan.keep if task.plan.keep != "best" else 0)
+    keep = training.keep or task.plan.keep_every
     epochs = 1 + (task.plan.epochs // keep if keep else 0)
     predictions = 4 * dataset.num_classes * (task.val_size + dataset.sizes[1])
     return weight_bytes * (STATES * (1 + remembered) + epochs) + predictions

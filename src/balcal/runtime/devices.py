@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from types import FrameType
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 import torch.distributed as dist
@@ -39,6 +40,30 @@ def pick_device(name: str | None = None) -> torch.device:
         reason = str(error).splitlines()[0].rstrip(".")
         raise BalcalError(f"cannot use device `{name}` ({reason}); leave --device out to pick one") from None
     return device
+
+
+def best_precision(device: torch.device | None = None) -> Literal["fp32", "bf16"]:
+    """What `plan.precision=auto` becomes: bf16 where the device has instructions for it, else fp32.
+
+    Without them bf16 is emulated, and slower than fp32. Apple's GPUs stay with fp32.
+    """
+    device = device or pick_device()
+    if device.type == "cuda":
+        return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
+    return "bf16" if device.type == "cpu" and cpu_has_bf16() else "fp32"
+
+
+def cpu_has_bf16(described: Path = Path("/proc/cpuinfo")) -> bool:
+    """Whether every core says that it has bf16 instructions: avx512_bf16 or amx_bf16 on x86, bf16 on ARM.
+
+    Only Linux says; elsewhere the answer is no.
+    """
+    try:
+        lines = described.read_text().splitlines()
+    except OSError:
+        return False
+    cores = [line.partition(":")[2].split() for line in lines if line.startswith(("flags", "Features"))]
+    return bool(cores) and all({"avx512_bf16", "amx_bf16", "bf16"} & {*flags} for flags in cores)
 
 
 def keep_freed_memory() -> bool:

@@ -24,7 +24,7 @@ from balcal.recipe import Plan, Recipe, describe, fingerprint, flattened
 from balcal.runs import Run
 from balcal.runtime.checkpoints import SAVE_EVERY_SECONDS, Folder, Memory, Store
 from balcal.runtime.claims import Claimed
-from balcal.runtime.devices import World, current_world, joined_world, keep_freed_memory, pick_device
+from balcal.runtime.devices import World, best_precision, current_world, joined_world, keep_freed_memory, pick_device
 from balcal.runtime.files import seal
 from balcal.runtime.names import unknown
 from balcal.runtime.progress import Progress
@@ -67,6 +67,8 @@ def fit(
     plan = Plan(**model.method.brings | settings | {"epochs": epochs})
     seed = check_value("seed", seed, int, SEED)
     device = model.head.weights.device
+    if plan.precision == "auto":
+        plan = replace(plan, precision=best_precision(device))
     world = current_world()
     progress = Progress(model.method.name, quiet or not world.first)
     if val_loader is None:
@@ -164,7 +166,7 @@ class Machine:
 
     def plan(self, plan: Plan) -> Plan:
         """A recipe's plan that also keeps every `keep_epochs`-th epoch, unless the recipe itself says what to keep."""
-        return replace(plan, keep=self.keep_epochs) if self.keep_epochs and plan.keep == "best" else plan
+        return replace(plan, keep=self.keep_epochs) if self.keep_epochs and plan.keep in ("best", "last") else plan
 
 
 def train_here(recipe: Recipe, out: Path, machine: Machine) -> RunFigures | None:
@@ -231,6 +233,8 @@ def _train_run(run: Run, machine: Machine, progress: Progress, parent: ParentRun
     train = MemoryBatches(splits.train.to(device), augmented, plan.batch_size, recipe.seed, world.rank, world.size)
     val = MemoryBatches(splits.val.to(device), plain, 2 * plan.batch_size, None, world.rank, world.size)
     data = manifest(splits) if world.first else {}
+    if world.first and dataset.title:
+        data["title"] = dataset.title
     if world.first:  # only now: whatever is wrong with the recipe has raised its error by here
         run.origin = {f"{role} data": each["digest"] for role, each in data["roles"].items()}
         if parent:

@@ -20,7 +20,7 @@ from balcal.runtime.checkpoints import Weights
 from balcal.runtime.devices import Stopped
 from balcal.runtime.randomness import generator, own_randomness, seed_torch
 from balcal.training.optimise import rate, set_rate
-from balcal.training.session import Session, keep_weights, resume, save
+from balcal.training.session import Session, asked_later, keep_weights, resume, save
 
 KEPT = 1 << 26
 """at most so many logits of the validation split are kept until the tally has set the head's weights; a larger split
@@ -61,7 +61,8 @@ def run_epochs(session: Session) -> list[Record]:
             stop_if_asked(session)
     if world.first:
         chosen = method.select(session.history)
-        store.forget_weights(keep={chosen, lowest_tempered(session.history)} | plan.kept(plan.epochs))
+        later = {pick(session.history) for pick in asked_later(plan)}
+        store.forget_weights(keep={chosen} | later | plan.kept(plan.epochs))
         model.load_state_dict(store.load_weights(chosen))
     world.share(*model.state_dict().values())
     return session.history

@@ -25,21 +25,41 @@ from balcal.recipe import Plan
 
 
 def make_optimiser(model: nn.Module, plan: Plan) -> torch.optim.Optimizer:
-    weights = [p for p in model.parameters() if p.requires_grad]
+    groups = parameter_groups(model, plan)
     if plan.optimiser == "sgd":
-        return torch.optim.SGD(weights, plan.lr, plan.momentum, weight_decay=plan.weight_decay, nesterov=False)
+        nesterov = plan.nesterov and plan.momentum > 0  # torch refuses the pair, which is plain descent
+        return torch.optim.SGD(groups, plan.lr, plan.momentum, weight_decay=plan.weight_decay, nesterov=nesterov)
     kind = torch.optim.Adam if plan.optimiser == "adam" else torch.optim.AdamW
-    return kind(weights, plan.lr, weight_decay=plan.weight_decay)
+    return kind(groups, plan.lr, weight_decay=plan.weight_decay)
+
+
+def parameter_groups(model: nn.Module, plan: Plan) -> list[dict[str, Any]]:
+    """What is trained; with `decay_weights_only`, vectors (norms, biases) in a second group without weight decay.
+
+    >>> layer = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8))
+    >>> [len(group["params"]) for group in parameter_groups(layer, Plan())]
+    [4]
+    >>> [len(group["params"]) for group in parameter_groups(layer, Plan(decay_weights_only=True))]
+    [1, 3]
+    """
+    trained = [p for p in model.parameters() if p.requires_grad]
+    if not plan.decay_weights_only:
+        return [{"params": trained}]
+    vectors = [p for p in trained if p.ndim < 2]
+    rest: dict[str, Any] = {"params": [p for p in trained if p.ndim >= 2]}
+    return [rest, {"params": vectors, "weight_decay": 0.0}] if vectors else [rest]
 
 
 def rate(plan: Plan, progress: float) -> float:
-    """The learning rate after a share `progress` of the training.
+    """The learning rate at a share of the training.
 
     >>> plan = Plan(lr=1.0, schedule="step", milestones=(0.5, 0.75))
     >>> [round(rate(plan, p), 4) for p in (0.0, 0.49, 0.5, 0.8)]
     [1.0, 1.0, 0.1, 0.01]
     >>> [round(rate(Plan(lr=1.0, schedule="cosine"), p), 4) for p in (0.0, 0.5, 1.0)]
     [1.0, 0.5, 0.0]
+    >>> [round(rate(Plan(lr=1.0, schedule="onecycle", warmup=0.2), p), 4) for p in (0.0, 0.1, 0.2, 0.6, 1.0)]
+    [0.0, 0.5, 1.0, 0.5, 0.0]
     """
     if progress < plan.warmup:
         return plan.lr * progress / plan.warmup
@@ -47,6 +67,8 @@ def rate(plan: Plan, progress: float) -> float:
         return plan.lr * 0.1 ** bisect_right(plan.milestones, progress)
     if plan.schedule == "cosine":
         return plan.lr * 0.5 * (1 + math.cos(math.pi * progress))
+    if plan.schedule == "onecycle" and plan.warmup < 1:
+        return plan.lr * (1 - progress) / (1 - plan.warmup)
     return plan.lr
 
 

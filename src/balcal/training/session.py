@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from balcal.core import BalcalError, Record, Sums, check_labels
+from balcal.core import BalcalError, Record, Select, Sums, check_labels
 from balcal.data.batches import Batches, check_batch
-from balcal.metrics.epoch_meter import lowest_tempered
+from balcal.metrics.epoch_meter import lowest_tempered, most_accurate
 from balcal.model import Model
 from balcal.recipe import Plan
 from balcal.runtime.checkpoints import Store
@@ -36,6 +36,8 @@ class Session:
     """called with each epoch's record, on rank 0"""
 
     def __post_init__(self) -> None:
+        if self.plan.precision == "auto":
+            raise BalcalError("plan.precision=auto is settled when a recipe is made: use balcal.registry.recipe")
         self.epoch = self.step = 0
         """the next batch to train on"""
         self.device = self.model.head.weights.device
@@ -63,12 +65,17 @@ def keep_weights(session: Session) -> None:
     """
     if session.world.first:
         now, always = len(session.history) - 1, session.plan.kept(len(session.history))
-        pickers = (session.model.method.select, lowest_tempered)
+        pickers = (session.model.method.select, *asked_later(session.plan))
         chosen = {pick(session.history) for pick in pickers}
         if now in always | chosen:
             session.store.save_weights(now, session.model.state_dict())
         before = {pick(session.history[:-1] or session.history) for pick in pickers}  # the state on disk needs these
         session.store.forget_weights(keep=chosen | before | always)
+
+
+def asked_later(plan: Plan) -> tuple[Select, ...]:
+    """Choices of an epoch that an evaluation may make: `late` in any run, `by-accuracy` in one with keep=last."""
+    return (lowest_tempered, most_accurate) if plan.keep == "last" else (lowest_tempered,)
 
 
 def save(session: Session) -> None:

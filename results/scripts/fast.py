@@ -1,0 +1,162 @@
+"""The runs of the `-fast` tasks, one after another; the same command goes on where it was stopped.
+
+BALCAL_DATA=../shared/data python results/scripts/fast.py --runs DIR [--threads 2] [TASK ...]
+
+Each finished run becomes a file in results/data/fast: accuracy, ECE and NLL on the test images for the chosen and the LAST
+epoch, with and without temperature scaling; accuracy on the training images; gamma after each epoch; minutes,
+precision, CPU, commit. Several of these commands may share a folder of runs: each takes the next run that nobody is at
+work on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from balcal import registry
+from balcal.core import BalcalError
+from balcal.data.batches import MemoryBatches
+from balcal.evaluation.judge import batches_of, evaluate, load_chosen, load_splits
+from balcal.evaluation.predict import predict_batches
+from balcal.recipe import Recipe
+from balcal.runs import Run
+from balcal.runtime.claims import Claimed
+from balcal.runtime.devices import Stopped
+from balcal.runtime.files import write_atomic
+from balcal.training.fit import train_recipe
+
+FIRST = ("vanilla", "balcal-logits", "balcal", "balcal-auto")
+REST = ("ls", "mixup", "fl", "mit", "tst", "vtst", "acls", "flsd", "cpc", "plp", "mmce-w")
+FEWER = ("ls", "mixup", "fl", "mit", "tst")
+METHODS = {"cifar10-fast": FIRST + REST, "cifar100-fast": FIRST + FEWER, "svhn-fast": FIRST + FEWER}
+SEEDS = (0, 1, 2)
+SHOWN = ("accuracy", "ece", "nll", "mean_confidence", "adaptive_ece", "brier")
+WRITTEN = ("loss", "gamma", "val_acc", "val_nll", "val_ece", "val_nll_ts")
+"""of each epoch"""
+AFTER = ("", "+ts", "+last", "+last+ts")
+PATIENCE = 60.0
+"""seconds to wait where all that is left is being trained by others"""
+CPU = torch.device("cpu")
+
+
+def queue(tasks: list[str]) -> Iterator[Recipe]:
+    """The first seed of all methods, then the others."""
+    for task in tasks:
+        for seed in SEEDS:
+            for method in METHODS[task]:
+                yield registry.recipe(task, method, seed)
+
+
+def told(recipe: Recipe, runs: Path) -> dict[str, Any]:
+    """Train or find the run, then all figures of it."""
+    figures = train_recipe(recipe, runs, "cpu")
+    assert figures is not None
+    run, name = Run.at(Path(figures["run"])), recipe.method.name
+    with run.in_use():
+        ended = run.ending()
+        judged = {after: evaluate(run, registry.method(name + after), CPU) for after in AFTER}
+    seconds = epoch_seconds(run)
+    return {
+        "task": recipe.task.name,
+        "method": name,
+        "seed": recipe.seed,
+        "run": recipe.address(),
+        "figures": {
+            after.strip("+") or "chosen": {
+                "epoch": each["epoch"] + 1,
+                **{figure: each["metrics"][figure] for figure in SHOWN},
+                "ece_interval": each["test"]["ece_interval"],
+                **({"temperature": each["posthoc"].get("temperature")} if "ts" in after else {}),
+            }
+            for after, each in judged.items()
+        },
+        "training_accuracy": {after.strip("+") or "chosen": knows(run, name + after) for after in ("", "+last")},
+        "history": {
+            key: [short(record[key]) for record in ended.history] for key in WRITTEN if key in ended.history[0]
+        },
+        "minutes": round(sum(run.seconds()) / 60, 2),
+        "fastest_epoch_seconds": min(seconds) if seconds else None,
+        "precision": recipe.task.plan.precision,
+        "environment": run.environment(),
+        "cpu": cpu_name(),
+        "title": (ended.data or {}).get("title"),
+    }
+
+
+def short(value: float) -> float:
+    return float(f"{value:.6g}")
+
+
+def in_lines(figures: dict[str, Any]) -> bytes:
+    """JSON with each list of numbers in one line."""
+    text = json.dumps(figures, indent=1)
+    return (re.sub(r"\[[^][{}]*\]", lambda found: " ".join(found[0].split()), text) + "\n").encode()
+
+
+def knows(run: Run, method: str) -> float:
+    """Accuracy on the training images, as they are."""
+    model = load_chosen(run, registry.method(method), CPU)
+    batches: MemoryBatches = batches_of(run, load_splits(run.recipe.task).train, CPU)
+    seen = predict_batches(model, batches)
+    return float((seen.log_probs.argmax(1) == seen.labels).double().mean())
+
+
+def epoch_seconds(run: Run) -> list[float]:
+    """Of each whole epoch, from the run's log: the fastest one says what a quiet machine would need."""
+    lines = (run.path / "log.txt").read_text().splitlines()
+    return [float(found[1]) for line in lines if (found := re.search(r"epoch \d+/\d+ .* ([\d.]+) s$", line))]
+
+
+def cpu_name() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tasks", nargs="*", help=f"{', '.join(METHODS)}; all, one after another, if left out")
+    parser.add_argument("--runs", type=Path, default=Path("runs"))
+    parser.add_argument(
+        "--to", type=Path, default=Path(__file__).parents[1] / "data" / "fast", help="where the figures go"
+    )
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    given = parser.parse_args()
+    torch.set_num_threads(given.threads)
+    left = list(queue(given.tasks or list(METHODS)))
+    while left:
+        taken = [recipe for recipe in left if not written(recipe, given.runs, given.to)]
+        if len(taken) == len(left):
+            time.sleep(PATIENCE)
+        left = taken
+
+
+def written(recipe: Recipe, runs: Path, to: Path) -> bool:
+    """Whether its figures are there now; if not, another process is training it, or the run that it starts from."""
+    path = to / f"{recipe.task.name}-{recipe.method.name}-seed{recipe.seed}.json"
+    if path.exists() and json.loads(path.read_text())["run"] == recipe.address():
+        return True
+    try:
+        write_atomic(path, in_lines(told(recipe, runs)))
+    except Claimed as error:
+        print(f"{error}; the next one, then", flush=True)
+        return False
+    except Stopped:
+        raise
+    except BalcalError as error:  # a method that does not learn with this plan is a result too
+        print(error, flush=True)
+        names = {"task": recipe.task.name, "method": recipe.method.name, "seed": recipe.seed, "run": recipe.address()}
+        write_atomic(path, in_lines({**names, "failed": str(error)}))
+    return True
+
+
+if __name__ == "__main__":
+    main()

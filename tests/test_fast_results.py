@@ -1,0 +1,83 @@
+"""results/scripts/fast.py: a queue of runs that goes on where it was stopped, and a file of figures for each."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from balcal import registry
+from balcal.evaluation.judge import load_chosen, load_splits
+from balcal.runs import Run
+from balcal.runtime.claims import claim
+
+CPU = torch.device("cpu")
+SETTINGS = ["plan.epochs=2", "plan.keep=last"]
+
+
+@pytest.fixture
+def fast(monkeypatch, tmp_path):
+    """The script, for digits and two epochs in place of its own tasks."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "results" / "scripts"))
+    import fast
+
+    asked = {"settings": SETTINGS}
+    real = registry.recipe
+
+    def short(task, method, seed=0, overrides=()):
+        return real(task, method, seed, [*asked["settings"], *overrides])
+
+    monkeypatch.setattr(fast.registry, "recipe", short)
+    monkeypatch.setattr(fast, "METHODS", {"digits": ("vanilla", "balcal-logits")})
+    monkeypatch.setattr(fast, "SEEDS", (0,))
+    threads = str(torch.get_num_threads())
+    folders = ["--runs", str(tmp_path / "runs"), "--to", str(tmp_path / "figures")]
+    monkeypatch.setattr(sys, "argv", ["fast.py", *folders, "--threads", threads])
+    fast.asked = asked
+    return fast
+
+
+def figures(tmp_path):
+    return {path.stem: json.loads(path.read_text()) for path in (tmp_path / "figures").glob("*.json")}
+
+
+def test_every_run_leaves_its_figures(fast, tmp_path, monkeypatch):
+    fast.main()
+    told = figures(tmp_path)
+    assert sorted(told) == ["digits-balcal-logits-seed0", "digits-vanilla-seed0"]
+    each = told["digits-balcal-logits-seed0"]
+    assert [*each["figures"]] == ["chosen", "ts", "last", "last+ts"]
+    assert each["figures"]["last"]["epoch"] == 2
+    assert each["figures"]["last+ts"]["temperature"] > 0
+    assert len(each["history"]["gamma"]) == len(each["history"]["val_nll"]) == 2
+    assert each["precision"] == "fp32"
+    run = Run.at(tmp_path / "runs" / each["run"])
+    model, train = (
+        load_chosen(run, registry.method("balcal-logits+last"), CPU).eval(),
+        load_splits(run.recipe.task).train,
+    )
+    row = registry.dataset("digits")
+    seen = (train.images.float() / 255 - row.mean[0]) / row.std[0]
+    with torch.no_grad():
+        right = model(seen.permute(0, 3, 1, 2)).argmax(1) == train.labels
+    assert each["training_accuracy"]["last"] == pytest.approx(float(right.double().mean()), abs=2e-3)
+    monkeypatch.setattr(fast, "train_recipe", lambda *_: pytest.fail("all of it is there"))
+    fast.main()
+
+
+def test_a_method_that_does_not_learn_is_a_result(fast, tmp_path):
+    fast.asked["settings"] = [*SETTINGS, "plan.lr=1e30"]
+    fast.main()
+    for each in figures(tmp_path).values():
+        assert "lower the learning rate" in each["failed"]
+        assert each["run"]
+
+
+def test_what_another_process_trains_comes_later(fast, tmp_path):
+    asked = fast.registry.recipe("digits", "vanilla")
+    with claim(tmp_path / "runs" / asked.address(), shared=True):
+        assert not fast.written(asked, tmp_path / "runs", tmp_path / "figures")
+    assert figures(tmp_path) == {}
+    assert fast.written(asked, tmp_path / "runs", tmp_path / "figures")
+    assert [*figures(tmp_path)] == ["digits-vanilla-seed0"]
