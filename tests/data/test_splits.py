@@ -9,7 +9,7 @@ import torch
 from runs_helper import trained
 
 from balcal import registry
-from balcal.core import BalcalError, Predictions
+from balcal.core import BalcalError, Outputs, Predictions
 from balcal.data.dataset import ImageSet, Splits
 from balcal.data.splits import digest, manifest, overlap_sentences
 from balcal.evaluation.judge import calibrated_predictions, evaluate, load_splits, predictions_of
@@ -104,7 +104,7 @@ def test_calibration_can_have_images_of_its_own(tmp_path):
     assert torch.equal(held_out.labels, splits.calibrate.labels)
     assert (held_out.role, test.role) == ("calibrate", "test")
     fitted, _, _ = calibrated_predictions(run, registry.method("vanilla+ts"), CPU)
-    expected = TemperatureScaling().fit(held_out.log_probs, held_out.labels)
+    expected = TemperatureScaling().fit(Outputs.of(held_out.log_probs), held_out.labels)
     assert torch.equal(fitted.temperature, expected.temperature)
 
 
