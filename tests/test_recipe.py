@@ -10,8 +10,9 @@ from balcal.core import BalcalError
 from balcal.methods.balcal import Balanced, SolveGamma
 from balcal.methods.temperature import TemperatureScaling
 from balcal.methods.vanilla import AllTrainable
-from balcal.recipe import Method, fingerprint
-from balcal.registry import method, recipe
+from balcal.recipe import Method
+from balcal.registry import method, recipe, table
+from balcal.runtime.provenance import fingerprint
 
 
 def test_joining_is_the_union_of_what_both_change():

@@ -2,8 +2,8 @@
 
 BALCAL_DATA=../shared/data python results/scripts/fast.py --runs DIR [--threads 2] [TASK ...]
 
-Each finished run becomes a file in results/data/fast: accuracy, ECE and NLL on the test images for the chosen and the LAST
-epoch, with and without temperature scaling; accuracy on the training images; gamma after each epoch; minutes,
+Each finished run becomes a file in results/data/fast: accuracy, ECE and NLL on the test images for the chosen and the
+LAST epoch, with and without temperature scaling; accuracy on the training images; gamma after each epoch; minutes,
 precision, CPU, commit. Several of these commands may share a folder of runs: each takes the next run that nobody is at
 work on.
 """
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from folders import DATA
 
 from balcal import registry
 from balcal.core import BalcalError
@@ -125,9 +126,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tasks", nargs="*", help=f"{', '.join(METHODS)}; all, one after another, if left out")
     parser.add_argument("--runs", type=Path, default=Path("runs"))
-    parser.add_argument(
-        "--to", type=Path, default=Path(__file__).parents[1] / "data" / "fast", help="where the figures go"
-    )
+    parser.add_argument("--to", type=Path, default=DATA / "fast", help="where the figures go")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     given = parser.parse_args()
     torch.set_num_threads(given.threads)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
-import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Annotated, Any, Literal
 
 from balcal.core import BalcalError, BeforeEpoch, HeadSpec, IdleWithin, Loss, Mix, PostHoc, Select, Tally
+from balcal.runtime.provenance import fingerprint
 from balcal.runtime.values import SEED, above, at_least, check_settings, check_value, within
 
 ROLES = ("loss", "mix", "head", "before_epoch", "tally", "select", "posthoc")
@@ -23,9 +21,6 @@ SETTINGS = "settings"
 
 THE_REST = "*"
 """As a parent: the methods that this one is joined with."""
-
-LATER = ("parent", "train_size", "side", "average", "average_or_last", "nesterov", "decay_weights_only")
-"""Fields that were added later: unset, they are left out of the address, so that older runs keep theirs."""
 
 UNSET: Any = None
 """A role that a method leaves to the default; `Method.filled` puts the default in."""
@@ -281,37 +276,3 @@ class Recipe:
         """Where the run of this recipe is stored: the same recipe finds the same run."""
         training = self.for_training()
         return f"{self.task.folder}/{training.method.name}-seed{self.seed}-{fingerprint(training)}"
-
-
-def describe(value: Any) -> Any:
-    """A record as plain JSON: its class name and its fields, apart from those that do not count (compare=False)."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        shown = {f.name: describe(getattr(value, f.name)) for f in fields(value) if f.compare}
-        for later in LATER:
-            if later in shown and (shown[later] is None or shown[later] is False):
-                del shown[later]
-        return {"kind": type(value).__name__} | shown
-    if isinstance(value, (list, tuple)):
-        return [describe(v) for v in value]
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    return getattr(value, "__qualname__", repr(value))
-
-
-def flattened(value: Any, path: str = "") -> dict[str, str]:
-    """A described record as dotted names and texts.
-
-    >>> flattened({"plan": {"kind": "Plan", "lr": 0.1, "clip": None}, "seed": 0})
-    {'plan': 'Plan', 'plan.lr': '0.1', 'seed': '0'}
-    """
-    if not isinstance(value, dict):
-        return {} if value is None or not path else {path: value if isinstance(value, str) else json.dumps(value)}
-    flat: dict[str, str] = {}
-    for key, each in value.items():
-        flat |= flattened(each, path if key == "kind" else f"{path}.{key}".lstrip("."))
-    return flat
-
-
-def fingerprint(value: Any) -> str:
-    """Ten letters that change when anything in the record changes."""
-    return hashlib.sha256(json.dumps(describe(value), sort_keys=True).encode()).hexdigest()[:10]

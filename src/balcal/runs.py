@@ -35,7 +35,7 @@ import torch
 from balcal import registry
 from balcal.build import as_method
 from balcal.core import BalcalError, Predictions, Record
-from balcal.recipe import Method, Plan, Recipe, describe, fingerprint
+from balcal.recipe import Method, Plan, Recipe
 from balcal.runtime.checkpoints import Folder, Weights
 from balcal.runtime.files import read_sealed, save_sealed_json, seal_in_name, write_atomic, write_if_other
 from balcal.runtime.provenance import (
@@ -43,6 +43,8 @@ from balcal.runtime.provenance import (
     Finished,
     MadeFrom,
     PredictionFile,
+    describe,
+    fingerprint,
     is_manifest,
     read_figures,
     read_predictions,

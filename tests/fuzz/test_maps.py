@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 import balcal
 from balcal import registry
 from balcal.core import BalcalError
-from balcal.recipe import ROLES, describe
+from balcal.recipe import ROLES
+from balcal.runtime.provenance import describe
 
 POSTHOC = [name for name, each in registry.table("methods").items() if set(each.changes) == {"posthoc"}]
 SETTINGS = {

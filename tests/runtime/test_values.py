@@ -15,8 +15,9 @@ from torch import nn
 
 import balcal
 from balcal.core import BalcalError
-from balcal.recipe import ROLES, Method, Plan, Recipe, describe
+from balcal.recipe import ROLES, Method, Plan, Recipe
 from balcal.registry import method, override, recipe, table, task
+from balcal.runtime.provenance import describe
 from balcal.training.fit import train_recipe
 
 NAN, INF = math.nan, math.inf

@@ -16,9 +16,9 @@ import balcal
 from balcal.data.batches import MemoryBatches, Pixels
 from balcal.evaluation.judge import load_splits
 from balcal.evaluation.predict import predict_batches
-from balcal.recipe import describe
 from balcal.registry import dataset, recipe, table
 from balcal.runs import Run
+from balcal.runtime.provenance import describe
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from balcal.recipe import Plan, describe, fingerprint
+from balcal.recipe import Plan
+from balcal.runtime.provenance import describe, fingerprint
 from balcal.training.optimise import make_optimiser, parameter_groups, rate, set_rate
 
 

@@ -17,11 +17,12 @@ from balcal.arena.schedule import Training, train_all
 from balcal.arena.workers import Workers, open_workers
 from balcal.core import BalcalError
 from balcal.metrics.over_seeds import Chance
-from balcal.recipe import Recipe, describe, fingerprint
+from balcal.recipe import Recipe
 from balcal.registry import task as find_task
 from balcal.runs import environment
 from balcal.runtime.devices import Stopped, pick_device
 from balcal.runtime.names import unknown
+from balcal.runtime.provenance import describe, fingerprint
 
 
 def run(

@@ -61,7 +61,8 @@ def print_list(kind: str, as_json: bool, every: bool = False) -> None:
 def print_method(name: str, as_json: bool) -> None:
     """Print what a method changes, with its settings and its formula."""
     from balcal import registry
-    from balcal.recipe import ROLES, describe
+    from balcal.recipe import ROLES
+    from balcal.runtime.provenance import describe
 
     found = registry.method(name)
     if as_json:

@@ -10,10 +10,10 @@ from typing import Any
 from balcal.core import Predictions
 from balcal.deploy.monitor import LEAST, Monitor
 from balcal.evaluation.judge import RunFigures
-from balcal.recipe import describe
 from balcal.runs import Run
 from balcal.runtime.names import as_code
 from balcal.runtime.names import in_markdown as text
+from balcal.runtime.provenance import describe
 
 
 def card_of(run: Run, figures: RunFigures, test: Predictions, shape: tuple[int, ...], classes: Any) -> dict[str, Any]:

@@ -18,10 +18,10 @@ from balcal.evaluation.predict import fit_posthoc, predict_batches
 from balcal.metrics.comparison import compare
 from balcal.metrics.verdict import summary, verdict
 from balcal.model import Model
-from balcal.recipe import Method, Task, describe
+from balcal.recipe import Method, Task
 from balcal.runs import Run
 from balcal.runtime.devices import pick_device
-from balcal.runtime.provenance import FigureFile
+from balcal.runtime.provenance import FigureFile, describe
 from balcal.runtime.provenance import PredictionFile as File
 from balcal.runtime.randomness import own_randomness
 

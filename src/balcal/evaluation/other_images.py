@@ -20,9 +20,9 @@ from balcal.data.splits import digest, manifest
 from balcal.evaluation.judge import batches_of, calibrated_model, calibrated_predictions, load_chosen, load_splits
 from balcal.methods.vanilla import Identity
 from balcal.model import Model
-from balcal.recipe import Method, fingerprint
+from balcal.recipe import Method
 from balcal.runs import Run
-from balcal.runtime.provenance import MadeFrom, PredictionFile
+from balcal.runtime.provenance import MadeFrom, PredictionFile, fingerprint
 from balcal.runtime.randomness import own_randomness
 
 

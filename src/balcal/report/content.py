@@ -22,10 +22,9 @@ from balcal.methods.vanilla import Identity
 from balcal.metrics.verdict import Verdict, verdict
 from balcal.plots.numbers import confident_mistakes
 from balcal.plots.shift import ood_sets, stored_figures
-from balcal.recipe import describe, flattened
 from balcal.runs import Run
 from balcal.runtime.devices import pick_device
-from balcal.runtime.provenance import FigureFile
+from balcal.runtime.provenance import FigureFile, describe, flattened
 
 MISTAKES = 18
 SIDE = 96

@@ -1,4 +1,4 @@
-"""Provenance: what a file of a run was made from, and a checksum (`seal`) that shows whether it was changed.
+"""Provenance: a record's fingerprint, what a file of a run was made from, and a checksum (`seal`) of its content.
 
 A run trusts its states, its weights and the record that it is finished; they have their checksum in their name. Its
 predictions and figures say which recipe, weights and images they come from; what does not fit is refused.
@@ -11,7 +11,7 @@ import io
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,42 @@ from balcal.runtime.files import seal, write_atomic
 
 MADE_FROM, SEAL = "made_from", "seal"
 UNREADABLE = (OSError, ValueError, KeyError, TypeError, EOFError, RuntimeError, MemoryError, BadZipFile, ZlibError)
+LATER = ("parent", "train_size", "side", "average", "average_or_last", "nesterov", "decay_weights_only")
+"""Fields that were added later: unset, they are left out of the address, so that older runs keep theirs."""
+
+
+def describe(value: Any) -> Any:
+    """A record as plain JSON: its class name and its fields, apart from those that do not count (compare=False)."""
+    if is_dataclass(value) and not isinstance(value, type):
+        shown = {f.name: describe(getattr(value, f.name)) for f in fields(value) if f.compare}
+        for later in LATER:
+            if later in shown and (shown[later] is None or shown[later] is False):
+                del shown[later]
+        return {"kind": type(value).__name__} | shown
+    if isinstance(value, (list, tuple)):
+        return [describe(v) for v in value]
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    return getattr(value, "__qualname__", repr(value))
+
+
+def flattened(value: Any, path: str = "") -> dict[str, str]:
+    """A described record as dotted names and texts.
+
+    >>> flattened({"plan": {"kind": "Plan", "lr": 0.1, "clip": None}, "seed": 0})
+    {'plan': 'Plan', 'plan.lr': '0.1', 'seed': '0'}
+    """
+    if not isinstance(value, dict):
+        return {} if value is None or not path else {path: value if isinstance(value, str) else json.dumps(value)}
+    flat: dict[str, str] = {}
+    for key, each in value.items():
+        flat |= flattened(each, path if key == "kind" else f"{path}.{key}".lstrip("."))
+    return flat
+
+
+def fingerprint(value: Any) -> str:
+    """Ten letters that change when anything in the record changes."""
+    return hashlib.sha256(json.dumps(describe(value), sort_keys=True).encode()).hexdigest()[:10]
 
 
 class FigureFile(StrEnum):

@@ -20,7 +20,7 @@ from balcal.data.splits import hold_out, loader_digest, manifest, overlap_senten
 from balcal.evaluation.judge import RunFigures, evaluate, load_splits
 from balcal.evaluation.predict import fit_posthoc
 from balcal.model import Model
-from balcal.recipe import Plan, Recipe, describe, fingerprint, flattened
+from balcal.recipe import Plan, Recipe
 from balcal.runs import Run
 from balcal.runtime.checkpoints import SAVE_EVERY_SECONDS, Folder, Memory, Store
 from balcal.runtime.claims import Claimed
@@ -28,6 +28,7 @@ from balcal.runtime.devices import World, best_precision, current_world, joined_
 from balcal.runtime.files import seal
 from balcal.runtime.names import unknown
 from balcal.runtime.progress import Progress
+from balcal.runtime.provenance import describe, fingerprint, flattened
 from balcal.runtime.randomness import own_randomness, seed_torch
 from balcal.runtime.values import SEED, at_least, check_value
 from balcal.training.loop import run_epochs
