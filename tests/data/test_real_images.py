@@ -17,6 +17,8 @@ from balcal import registry
 from balcal.data import known_files
 from balcal.data.download import CACHE, DATA, OFFLINE
 from balcal.evaluation.judge import load_splits
+from balcal.runs import Run
+from balcal.training.fit import train_recipe
 
 __all__ = ["data_folder"]
 FOLDER = SHARED / "data"
@@ -213,3 +215,18 @@ def test_a_refused_connection_is_the_same_sentence(data_folder, capsys, monkeypa
     assert code == 1
     assert "train_32x32.mat could not be fetched (http://127.0.0.1:9/nobody: no connection)" in err
     assert "`balcal data svhn`" in err
+
+
+@needs(FOLDER / "cifar10", FOLDER / "cifar100")
+@pytest.mark.parametrize("task", ["cifar10-fast", "cifar100-fast"])
+def test_a_short_fast_run_judges_both_epochs(task, real, tmp_path):
+    """The task's own network and plan, in bf16 whatever the CPU has, on a few small images."""
+    small = ["plan.epochs=2", "task.train_size=512", "task.val_size=200", "task.side=16", "plan.precision=bf16"]
+    asked = registry.recipe(task, "balcal-logits+last", 0, small)
+    figures = train_recipe(asked, tmp_path, "cpu", quiet=True)
+    assert (figures["method"], figures["epoch"]) == ("balcal-logits+last", 1)
+    assert figures["test"]["samples"] == registry.dataset(asked.task.dataset).sizes[1]
+    assert figures["data"]["roles"]["train"]["samples"] == 512
+    run = Run.at(Path(figures["run"]))
+    assert 1 in run.kept()
+    assert run.recipe.task.plan.precision == "bf16"

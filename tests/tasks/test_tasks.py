@@ -2,10 +2,12 @@
 
 import pytest
 
-from balcal.registry import dataset, table, task
+from balcal.registry import dataset, recipe, table, task
 from balcal.training.optimise import rate
 
-PAPER = [name for name, t in table("tasks").items() if t.dataset not in ("fashion", "digits") and not t.train_size]
+FAST = ["cifar10-fast", "cifar100-fast", "svhn-fast"]
+OURS = [*FAST, *(name for name, t in table("tasks").items() if t.dataset in ("fashion", "digits") or t.train_size)]
+PAPER = [name for name in table("tasks") if name not in OURS]
 
 
 @pytest.mark.parametrize("name", sorted(table("tasks")))
@@ -59,3 +61,26 @@ def test_the_tier_for_machines_without_a_gpu(name):
     seen = asked.plan.epochs * (asked.train_size + asked.val_size / 4)
     assert 120 <= seen / 1000 <= 360, "2 to 6 minutes at 1,000 images a second, a validation image for a quarter"
     assert asked.augment == "none", "so that the network learns its images by heart"
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_all_images_within_minutes(name):
+    """The tier in which a network knows its images by heart: nothing is left out but the validation split."""
+    asked = task(name)
+    assert (asked.val_size, asked.train_size, asked.calibrate_size) == (5_000, None, 0)
+    assert asked.augment in ("none", "flip"), "crops make it hard to learn images by heart"
+    assert asked.augment == "none" or asked.dataset != "svhn", "a digit in a mirror is another one, or none"
+    plan = asked.plan
+    assert plan.precision == "auto"
+    assert plan.kept(plan.epochs) == {plan.epochs - 1}, "the last epoch can be judged"
+    assert (plan.optimiser, plan.nesterov, plan.schedule) == ("sgd", True, "onecycle")
+    steps = plan.epochs * ((dataset(asked.dataset).sizes[0] - 5_000) // plan.batch_size)
+    assert rate(plan, 1 - 1 / steps) < 1e-3 * plan.lr, "the rate falls to nothing"
+
+
+@pytest.mark.parametrize("method", ["vanilla", "balcal", "balcal-auto", "tst", "mixup+ts", "plp"])
+def test_a_fast_recipe_says_its_precision(method):
+    made = recipe("cifar10-fast", method)
+    assert made.task.plan.precision in ("fp32", "bf16")
+    assert made.overrides[-1] == f"plan.precision={made.task.plan.precision}"
+    assert recipe("cifar10-fast", method, 0, ["plan.precision=fp32"]).task.plan.precision == "fp32"
