@@ -13,7 +13,7 @@ import balcal
 from balcal.methods.acls import Acls
 from balcal.methods.balcal import Balanced
 from balcal.methods.mbls import Mbls
-from balcal.recipe import Method
+from balcal.recipe import ROLES, Method
 from balcal.registry import home, recipe, table
 
 LOSSES = ["ls", "fl", "flsd", "dualfocal", "mmce", "mmce-w", "acls", "cpc", "mbls", "ecp", "mdca", "esd"]
@@ -60,12 +60,11 @@ def test_says_where_it_comes_from(name):
     assert method.about
     assert method.cost
     assert bool(method.paper) == bool(method.venue) == (name != "vanilla")
-    home = next(type(getattr(method, role)).__module__ for role in method.changes) if method.changes else None
-    home = f"balcal.methods.{name}" if home == "builtins" else home
-    if home:
-        opening = " ".join(sys.modules[home].__doc__.split())
-        assert method.paper in opening, "the file opens with its authors"
-        assert method.venue.removesuffix(" w.") in opening
+    files = [home("methods", name)]
+    files += [sys.modules[type(getattr(method, role)).__module__] for role in method.changes if role in ROLES]
+    opening = " ".join(" ".join(file.__doc__ for file in files).split())
+    assert method.paper in opening, "the file opens with its authors"
+    assert method.venue.removesuffix(" w.") in opening
 
 
 def test_joined_methods_join_what_they_say():

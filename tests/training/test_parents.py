@@ -14,6 +14,7 @@ import balcal
 from balcal.core import BalcalError
 from balcal.recipe import THE_REST, Method, Plan
 from balcal.registry import recipe
+from balcal.runtime.provenance import describe
 
 
 def runs(root):
@@ -85,7 +86,7 @@ def test_the_address_knows_the_parent_and_only_where_there_is_one():
     addresses = {recipe("digits", "tst", 0, [s]).address() for s in ("parent.plan.epochs=3", "parent.plan.epochs=4")}
     assert len(addresses) == 2
     assert recipe("digits", "tst+ts").address() == recipe("digits", "tst").address()
-    assert "parent" not in json.dumps(balcal.recipe.describe(recipe("digits", "balcal")))
+    assert "parent" not in json.dumps(describe(recipe("digits", "balcal")))
 
 
 def test_a_select_that_comes_with_training_stays_with_the_run():
