@@ -1,4 +1,4 @@
-"""How the network and the plan of the `-fast` tasks were found: on validation images; no test image is read.
+"""Trials of network and plan of the `-fast` tasks, on validation images; no test image is read.
 
 BALCAL_DATA=../shared/data python results/scripts/fast_plan.py [NAME ...]   what is missing of TRIALS, or those named
 
