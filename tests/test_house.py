@@ -20,10 +20,12 @@ FLOORS = [  # bottom to top, as in docs/walk.md
     ["build"],
     ["runs"],
     ["evaluation"],
-    ["posthoc", "training", "analysis"],
+    ["training", "analysis"],
     ["arena"],
     ["plots"],
-    ["report", "paper", "adapters", "deploy"],
+    ["report", "paper", "deploy"],
+    ["posthoc"],
+    ["adapters"],
     ["cli"],
     ["__main__"],
 ]
@@ -73,7 +75,7 @@ def test_the_hall_is_clear():
     assert hall <= {"core", "recipe", "model", "registry", "build", "runs", "posthoc"}
     lengths = {path: len(path.read_text().splitlines()) for path in SOURCE.rglob("*.py")}
     assert not {str(path): length for path, length in lengths.items() if length > 300}
-    assert len(lengths) <= 180
+    assert len(lengths) <= 185
 
 
 @pytest.mark.parametrize(("module", "most"), [("balcal.model", 8), ("balcal.training.loop", 34)])

@@ -22,8 +22,7 @@ Fusion = Literal["probs", "logits"]
 Split = Literal["train", "val"]
 Sums = dict[str, Tensor]
 """The counts of a tally over an epoch: a few tensors that add up over batches and over processes."""
-Record = dict[str, Any]
-"""One line of a history: the numbers of one epoch."""
+Record = dict[str, Any]  # one line of a history: the numbers of one epoch
 
 
 class BalcalError(Exception):
@@ -261,7 +260,7 @@ class Select(Protocol):
 
 
 class PostHoc(Protocol):
-    """Fits a map on held-out outputs; never part of training. A map takes outputs to log-probabilities (N, K)."""
+    """Fits a map of outputs to log-probabilities (N, K) on held-out data; samples of a group share a fold."""
 
     reads_branches: ClassVar[bool] = False
     """needs the branches: the fused log-probabilities are not enough"""
@@ -269,7 +268,9 @@ class PostHoc(Protocol):
     """a constant added to all scores of a row changes the result, so logits must not be large"""
 
     def identity(self, num_classes: int) -> nn.Module: ...
-    def fit(self, outputs: Outputs, labels: Tensor) -> nn.Module: ...
+    def fit(
+        self, outputs: Outputs, labels: Tensor, weights: Tensor | None = None, groups: Tensor | None = None
+    ) -> nn.Module: ...
 
 
 def at_least_float32(logits: Tensor) -> Tensor:

@@ -1,15 +1,16 @@
 """Post-hoc calibration: a scikit-learn estimator for arrays, and a function for trained models.
 
-    Calibrator("ts", inputs="logits").fit(z_held_out, y_held_out).predict_proba(z_test)
-    calibrate(model, held_out_loader, "ts")
+    Calibrator(inputs="logits").fit(z_held_out, y_held_out).predict_proba(z_test)
+    calibrate(model, held_out_loader)
 
-Post-hoc methods go by their names: see `balcal list methods`.
+Post-hoc methods go by their names: see `balcal list methods`. Without a name cross-validation chooses one (`auto`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -23,11 +24,18 @@ from balcal import registry
 from balcal.core import BalcalError, Outputs, PostHoc
 from balcal.data.batches import LoaderBatches
 from balcal.evaluation.predict import fit_posthoc
-from balcal.methods.parts.fitted_map import check_size
+from balcal.methods.parts.held_out import check_size
 from balcal.metrics.inputs import read_logits, read_unlabelled
 from balcal.model import Model
 from balcal.runtime.names import unknown
 from balcal.runtime.values import as_tensor
+
+Inputs = Literal["probs", "log_probs", "logits"]
+
+
+def calibrators() -> list[str]:
+    """The names of all post-hoc methods."""
+    return [name for name, each in registry.table("methods").items() if set(each.changes) == {"posthoc"}]
 
 
 def spec_of(method: str, settings: Mapping[str, Any] | None = None) -> PostHoc:
@@ -36,10 +44,11 @@ def spec_of(method: str, settings: Mapping[str, Any] | None = None) -> PostHoc:
         raise BalcalError(f'a post-hoc method is given by its name, such as "ts", not by {type(method).__name__}')
     if not isinstance(settings, Mapping | None):
         raise BalcalError(f"settings go by name, {{'by': 'ece'}}, not as {type(settings).__name__}")
+    if method not in registry.table("methods"):
+        raise BalcalError(unknown("post-hoc method", method, calibrators()))
     found = registry.method(method)
     if set(found.changes) != {"posthoc"}:
-        able = [name for name, each in registry.table("methods").items() if set(each.changes) == {"posthoc"}]
-        raise BalcalError(f"`{method}` is not applied after training; these are: {', '.join(able)}")
+        raise BalcalError(f"`{method}` is not applied after training; these are: {', '.join(calibrators())}")
     spec = found.posthoc
     for name, value in (settings or {}).items():
         known = [f.name for f in fields(spec)]  # type: ignore[arg-type]
@@ -50,34 +59,66 @@ def spec_of(method: str, settings: Mapping[str, Any] | None = None) -> PostHoc:
 
 
 class Calibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """A post-hoc method on arrays (N, K). `inputs` says what they are: "probs", "log_probs" or "logits".
+    """A post-hoc method on arrays (N, K).
 
-    Of four samples at odds of e^2, three are right: the calibrated odds are three to one.
+    Parameters
+    ----------
+    method : its name; "auto" chooses by cross-validation, and says what in `chosen` and why in `why`
+    inputs : what the arrays are: "probs", "log_probs" or "logits"
+    settings : of the method, by name
+
+    Of four samples at odds of e^2, three are right: the calibrated odds are three to one. `prior=0` fits just these
+    samples; by default a few imagined ones keep a small set from being taken at its word.
 
     >>> z = np.array([[2.0, 0.0]] * 12 + [[0.0, 2.0]] * 12)
     >>> y = [0] * 9 + [1] * 3 + [1] * 9 + [0] * 3
-    >>> Calibrator("ts", inputs="logits").fit(z, y).predict_proba([[2.0, 0.0]]).round(4)
+    >>> exact = Calibrator("ts", inputs="logits", settings={"prior": 0})
+    >>> exact.fit(z, y).predict_proba([[2.0, 0.0]]).round(4)
     array([[0.75, 0.25]])
+    >>> Calibrator(inputs="logits").fit(z, y).chosen
+    'ts'
     """
 
     def __init__(
-        self,
-        method: str = "ts",
-        inputs: Literal["probs", "log_probs", "logits"] = "probs",
-        settings: Mapping[str, Any] | None = None,
+        self, method: str = "auto", inputs: Inputs = "probs", settings: Mapping[str, Any] | None = None
     ) -> None:
         self.method = method
         self.inputs = inputs
         self.settings = settings
 
-    def fit(self, X: Any, y: Any) -> Calibrator:  # noqa: N803
-        """Fit on held-out predictions and their class indices."""
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> Calibrator:  # noqa: N803
+        """Fit on held-out predictions.
+
+        Parameters
+        ----------
+        X : (N, K), or the one column of two classes (N,)
+        y : (N,) class indices
+        sample_weight : (N,); a weight of 2 counts as two samples
+        groups : (N,) names; samples of a group share a fold where the method cross-validates
+        """
         scores = self._scores(X)
         labels = as_tensor(y, "the labels")
-        self.map_ = spec_of(self.method, self.settings).fit(Outputs.of(scores), labels)
+        given: dict[str, Tensor] = {}
+        if sample_weight is not None:
+            given["weights"] = as_tensor(sample_weight, "the sample weights")
+        if groups is not None:
+            given["groups"] = torch.from_numpy(np.unique(np.asarray(groups), return_inverse=True)[1])
+        self.map_ = spec_of(self.method, self.settings).fit(Outputs.of(scores), labels, **given)
         self.classes_ = np.arange(scores.shape[1])
         self.n_features_in_ = scores.shape[1]
         return self
+
+    @property
+    def chosen(self) -> str:
+        """The name of the method in use: what `auto` chose, else the one that was asked for."""
+        check_is_fitted(self, "map_")
+        return str(getattr(self.map_, "chosen", self.method))
+
+    @property
+    def why(self) -> str:
+        """Why `auto` chose it, in a sentence; empty for other methods."""
+        check_is_fitted(self, "map_")
+        return str(getattr(self.map_, "why", ""))
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:  # noqa: N803
         check_is_fitted(self, "map_")
@@ -94,6 +135,16 @@ class Calibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         chosen: NDArray[np.int64] = self.predict_proba(X).argmax(1)
         return chosen
 
+    def export(self, path: str | Path) -> Path:
+        """Write the fitted map as an ONNX graph: what `inputs` says in, calibrated probabilities out.
+
+        The graph is run and compared with `predict_proba` before the file is written.
+        """
+        from balcal.deploy.export_map import export_map
+
+        check_is_fitted(self, "map_")
+        return export_map(self.map_, self.n_features_in_, self.inputs, self.predict_proba, self.method, Path(path))
+
     def _scores(self, given: Any) -> Tensor:
         """Checked, as log-probabilities or logits in float64."""
         if self.inputs == "logits":
@@ -106,7 +157,7 @@ class Calibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return scores if rows.logs else scores.log()
 
 
-def calibrate(model: Model, loader: Iterable[Any], method: str = "ts") -> Model:
+def calibrate(model: Model, loader: Iterable[Any], method: str = "auto") -> Model:
     """Fit a post-hoc method on held-out data and make it part of the model: `model(x)` is calibrated from now on."""
     device = model.head.weights.device
     batches = LoaderBatches(loader, device, seed=0)

@@ -9,6 +9,7 @@ SHARED = Path(__file__).parents[3] / "shared"
 CIFAR_PROBS = SHARED / "data" / "cifar10_cv_probs" / "cifar10_test_cv_probs.npz"
 CIFAR_LABELS = SHARED / "data" / "cifar10" / "labels.npz"
 HUMAN_VOTES = SHARED / "data" / "cifar10h" / "cifar10h.npz"
+REAL_OUTPUTS = SHARED / "data" / "netcal_predictions"
 VECTORS = SHARED / "vectors" / "losses.json"
 
 REAL = "that real files are read as they were published"
@@ -16,6 +17,7 @@ CHECKS = {
     VECTORS: "losses and post-hoc maps against reference values that were computed independently",
     CIFAR_PROBS: "metrics and calibration on predictions of a real network for CIFAR-10",
     CIFAR_LABELS: "metrics and calibration on predictions of a real network for CIFAR-10",
+    REAL_OUTPUTS: "calibrators on outputs of three real networks",
     HUMAN_VOTES: "the distance of predictions to human labels of CIFAR-10",
     SHARED / "spec" / "paper.tex": "our copy of the paper's numbers against its LaTeX source",
     SHARED / "data" / "cifar10" / "test.webp": "that corruptions grow with their severity on real images",

@@ -40,7 +40,7 @@ def slow_slope(z, y, t, w, loss):
 @given(seed=st.integers(0, 10**6), hot=st.floats(0.2, 8))
 def test_no_weight_can_gain(loss, seed, hot):
     z, y = held_out(seed, n=60, hot=hot)
-    fitted = EnsembleTemperatureScaling(loss).fit(Outputs.of(z), y)
+    fitted = EnsembleTemperatureScaling(loss, prior=0).fit(Outputs.of(z), y)
     t, w = float(fitted.temperature), fitted.weights.tolist()
     torch.testing.assert_close(fitted(Outputs.of(z)).exp(), slow_mixture(z, t, w))
     assert sum(w) == pytest.approx(1)
@@ -54,13 +54,13 @@ def test_no_weight_can_gain(loss, seed, hot):
 def test_never_worse_than_temperature(seed, hot):
     z, y = held_out(seed, n=60, hot=hot)
     scaled = nll(calibrated(TemperatureScaling(), z, y), y)
-    assert nll(calibrated(EnsembleTemperatureScaling(), z, y), y) <= scaled + 1e-7
+    assert nll(calibrated(EnsembleTemperatureScaling(prior=0), z, y), y) <= scaled + 1e-7
 
 
 @needs_vectors
 def test_the_shared_vector_by_squared_error():
     z, y, wanted = vector("ets_mse")
-    fitted = EnsembleTemperatureScaling("mse").fit(Outputs.of(z), y)
+    fitted = EnsembleTemperatureScaling("mse", prior=0).fit(Outputs.of(z), y)
     assert float(fitted.temperature) == pytest.approx(wanted["T"], abs=2e-4)
     assert fitted.weights.tolist() == pytest.approx(wanted["weights"], abs=2e-4)
     error = (fitted(Outputs.of(z)).exp() - torch.eye(3)[y]).square().mean()
@@ -70,14 +70,14 @@ def test_the_shared_vector_by_squared_error():
 @pytest.mark.parametrize("loss", ["nll", "mse"])
 def test_large_logits_do_not_overflow(loss):
     z, y = held_out(0, hot=1000.0)
-    told = calibrated(EnsembleTemperatureScaling(loss), z, y)
+    told = calibrated(EnsembleTemperatureScaling(loss, prior=0), z, y)
     assert told.isfinite().all()
     assert torch.equal(told.argmax(1), z.argmax(1))
 
 
 def test_worthless_scores_keep_their_order_under_an_even_prediction():
     z, _ = held_out(1)
-    fitted = EnsembleTemperatureScaling().fit(Outputs.of(z), z.argmin(1))
+    fitted = EnsembleTemperatureScaling(prior=0).fit(Outputs.of(z), z.argmin(1))
     told = fitted(Outputs.of(z.float()))
     assert told.exp().std() < 1e-3
     assert torch.equal(told.argmax(1), z.float().argmax(1))

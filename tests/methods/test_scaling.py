@@ -11,6 +11,7 @@ from balcal.core import Outputs
 from balcal.methods import scaling
 from balcal.methods.dirichlet import DirichletCalibration
 from balcal.methods.parts.affine import choose_penalty
+from balcal.methods.parts.held_out import check_held_out
 from balcal.methods.scaling import MatrixScaling, VectorScaling
 
 
@@ -40,7 +41,7 @@ def slow_slopes(x, y, weight, bias, penalty=0.0):
 
 def test_vector_scaling_has_no_slope_left():
     z, y = held_out(0)
-    fitted = VectorScaling().fit(Outputs.of(z), y)
+    fitted = VectorScaling(prior=0).fit(Outputs.of(z), y)
     slope_w, slope_b, value = slow_slopes(z, y, fitted.weight.diag().tolist(), fitted.bias.tolist())
     assert slope_w.diagonal().abs().max() < 1e-6
     assert slope_b.abs().max() < 1e-6
@@ -49,10 +50,10 @@ def test_vector_scaling_has_no_slope_left():
 
 def test_vector_scaling_stays_in_its_box(monkeypatch):
     z, y = held_out(0)
-    free = VectorScaling().fit(Outputs.of(z), y).weight
+    free = VectorScaling(prior=0).fit(Outputs.of(z), y).weight
     box = float(free.max() + free.median()) / 2
     monkeypatch.setattr(scaling, "BOX", box)
-    assert float(VectorScaling().fit(Outputs.of(z), y).weight.max()) == pytest.approx(box)
+    assert float(VectorScaling(prior=0).fit(Outputs.of(z), y).weight.max()) == pytest.approx(box)
 
 
 @pytest.mark.parametrize("penalty", [0.0, 0.01, 10.0])
@@ -69,7 +70,7 @@ def test_matrices_have_no_slope_left(spec, penalty):
 @needs_vectors
 def test_the_shared_vectors():
     for name, spec in [
-        ("vector_scaling", VectorScaling()),
+        ("vector_scaling", VectorScaling(prior=0)),
         ("matrix_scaling", MatrixScaling(0.0)),
         ("dirichlet_full", DirichletCalibration(0.0)),
     ]:
@@ -84,7 +85,7 @@ def test_the_shared_vectors():
 def test_none_is_worse_than_temperature_on_its_own_set():
     z, y = held_out(2, hot=3.0)
     scaled = min(nll((z / t).log_softmax(1), y) for t in torch.linspace(0.5, 20, 200))
-    for spec in (VectorScaling(), MatrixScaling(), DirichletCalibration()):
+    for spec in (VectorScaling(prior=0), MatrixScaling(0.1), DirichletCalibration(0.1)):
         assert nll(calibrated(spec, z, y), y) <= scaled
 
 
@@ -114,12 +115,12 @@ def test_a_strong_penalty_leaves_the_diagonal():
 def test_cross_validation_is_strict_with_noise_and_lenient_with_structure():
     z, y = held_out(5, n=4400, k=20, hot=2.0)
     z, z_new, y, y_new = z[:400], z[400:], y[:400], y[400:]
-    assert choose_penalty(z, y, 0.5, "ms") >= 100
+    assert choose_penalty(check_held_out(Outputs.of(z), y, "ms"), 0.5, "ms") >= 100
     fitted, loose = MatrixScaling().fit(Outputs.of(z), y), MatrixScaling(0.1).fit(Outputs.of(z), y)
     assert nll(fitted(Outputs.of(z_new)), y_new) < nll(z_new.log_softmax(1), y_new)
     assert nll(fitted(Outputs.of(z_new)), y_new) < nll(loose(Outputs.of(z_new)), y_new)
 
     z, y = held_out(6, n=2000)
     mixed = z @ torch.tensor([[1.0, 0.9, 0, 0], [0, 1, 0.9, 0], [0, 0, 1, 0.9], [0.5, 0, 0, 1]], dtype=z.dtype)
-    assert choose_penalty(mixed, y, 0.5, "ms") <= 1
-    assert nll(calibrated(MatrixScaling(), mixed, y), y) < nll(calibrated(VectorScaling(), mixed, y), y) - 0.01
+    assert choose_penalty(check_held_out(Outputs.of(mixed), y, "ms"), 0.5, "ms") <= 1
+    assert nll(calibrated(MatrixScaling(), mixed, y), y) < nll(calibrated(VectorScaling(prior=0), mixed, y), y) - 0.01

@@ -1,6 +1,7 @@
 """Temperature scaling finds the optimum, wherever it lies."""
 
 import json
+import math
 
 import pytest
 import torch
@@ -38,7 +39,7 @@ def test_degenerate_sets_are_bounded_or_refused():
     z, y = draw(0)
     assert solve_temperature(z, z.argmax(1)) == pytest.approx(1e-3), "separable: as cold as it gets"
     with pytest.warns(UserWarning, match="all 400 calibration samples are right.*: hold out more data"):
-        TemperatureScaling().fit(Outputs.of(z), z.argmax(1))
+        TemperatureScaling(prior=0).fit(Outputs.of(z), z.argmax(1))
     assert solve_temperature(z, z.argmin(1)) == pytest.approx(1e3), "always wrong: as hot as it gets"
     with pytest.raises(BalcalError, match="empty split"):
         solve_temperature(z[:0], y[:0])
@@ -46,6 +47,16 @@ def test_degenerate_sets_are_bounded_or_refused():
         solve_temperature(z * float("nan"), y)
     certain = torch.tensor([[0.0, -torch.inf], [-torch.inf, 0.0], [0.0, -torch.inf]])
     assert solve_temperature(certain, torch.tensor([0, 1, 1])) > 1
+
+
+def test_a_few_imagined_samples_keep_a_small_set_from_being_taken_at_its_word():
+    """Ten right answers of ten at odds of nine to one: with five more that are right in 4.5 cases, 14.5 of 15 are."""
+    z = torch.tensor([[math.log(9.0), 0.0]] * 5 + [[0.0, math.log(9.0)]] * 5).double()
+    fitted = TemperatureScaling().fit(Outputs.of(z), z.argmax(1))
+    told = (z / float(fitted.temperature)).softmax(1).amax(1)
+    torch.testing.assert_close(told, torch.full((10,), 14.5 / 15).double(), rtol=1e-6, atol=0)
+    many = TemperatureScaling().fit(Outputs.of(z.repeat(1000, 1)), z.argmax(1).repeat(1000))
+    assert float((z / float(many.temperature)).softmax(1).amax()) > 0.9999
 
 
 def test_map_keeps_the_argmax_and_the_total():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import torch
 
 from balcal.core import BalcalError, Outputs, Predictions
 from balcal.evaluation.prediction_files import read_source
+from balcal.methods.parts.fitted_map import explained
 from balcal.metrics.comparison import Comparison, compare
 from balcal.metrics.inputs import read_predictions
 from balcal.metrics.scoring import losses
@@ -29,6 +30,8 @@ class CalibrationResult:
     fitted: str
     fit_nll: tuple[float, float]
     """on the set it was fitted on, before and after"""
+    explained: dict[str, str] = field(default_factory=dict)
+    """what `auto` chose, and why"""
     before: Verdict | None = None
     after: Verdict | None = None
     difference: Comparison | None = None
@@ -38,6 +41,7 @@ class CalibrationResult:
             "method": self.method,
             "fitted": self.fitted,
             "fit_nll": list(map(_known, self.fit_nll)),
+            **self.explained,
         }
         for name in ("before", "after", "difference"):
             part = getattr(self, name)
@@ -49,8 +53,9 @@ class CalibrationResult:
         lines = [
             f"{self.method}: {self.fitted}, NLL where it was fitted {self.fit_nll[0]:.4f} -> {self.fit_nll[1]:.4f}"
         ]
+        lines += [self.explained["why"]] if self.explained else []
         if self.difference is None:
-            return lines[0] + "\n(evaluate it on other samples: --apply FILE.npz)"
+            return "\n".join(lines) + "\n(evaluate it on other samples: --apply FILE.npz)"
         return "\n".join([*lines, "before", str(self.before), "after", str(self.after), str(self.difference)])
 
 
@@ -64,7 +69,7 @@ def calibrate_arrays(
     if apply is None:
         if out is not None:
             raise BalcalError("--out needs --apply: say which predictions are to be calibrated")
-        return CalibrationResult(method, str(fitted), fit_nll)
+        return CalibrationResult(method, str(fitted), fit_nll, explained(fitted))
     others = read_source(apply, kind=kind).predictions()
     if torch.equal(others.labels, held_out.labels) and torch.equal(others.log_probs, held_out.log_probs):
         raise BalcalError(f"{apply} holds the very predictions that were fitted on: evaluate on other samples")
@@ -73,7 +78,9 @@ def calibrate_arrays(
     with torch.no_grad():
         calibrated = Predictions(fitted(Outputs.of(others.log_probs)), others.labels, others.role)
     difference = compare(others, calibrated, names=("no calibration", method))
-    result = CalibrationResult(method, str(fitted), fit_nll, verdict(others), verdict(calibrated), difference)
+    result = CalibrationResult(
+        method, str(fitted), fit_nll, explained(fitted), verdict(others), verdict(calibrated), difference
+    )
     if out is not None:
         buffer = io.BytesIO()
         np.savez(buffer, probs=calibrated.probs.numpy(), labels=calibrated.labels.numpy())

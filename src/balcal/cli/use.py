@@ -45,7 +45,9 @@ def evaluate(
 @app.command()
 def calibrate(
     source: Annotated[str, typer.Argument(help="A run folder; or FILE.npz with held-out predictions to fit on.")],
-    method: Annotated[str, typer.Option("--with", help="ts, vs, ms, dirichlet, ets, isotonic, histogram, gamma, ...")],
+    method: Annotated[
+        str, typer.Option("--with", help="auto, ts, svs, sms, beta, platt, isotonic, ...; auto chooses one.")
+    ] = "auto",
     apply: Annotated[str | None, typer.Option(help="FILE.npz to calibrate, when SOURCE is a file.")] = None,
     labels: Labels = None,
     kind: Kind = None,

@@ -71,6 +71,12 @@ def _reference(confidences: Any, correct: Any) -> dict[str, Any] | None:
     return Monitor(confidences, correct).as_dict() if len(confidences) >= LEAST else None
 
 
+def _after(posthoc: dict[str, Any]) -> str:
+    """The post-hoc method; of `auto` also what it chose."""
+    name = posthoc["name"] or "nothing"
+    return f"{name} ({posthoc['chosen']})" if "chosen" in posthoc else name
+
+
 def render_card(card: dict[str, Any]) -> str:
     """The card as Markdown."""
     figures = card["calibration"]
@@ -92,7 +98,7 @@ def render_card(card: dict[str, Any]) -> str:
         f"{card['input']['meaning']}. Normalisation is inside.",
         f"- **Output** `probs` (N, {len(card['classes'])}), calibrated; `log_probs`, their logarithms.",
         f"- **Classes** {', '.join(map(text, card['classes']))}",
-        f"- **Fusion** {card['fusion']}; **after training** {text(card['posthoc']['name'] or 'nothing')}; "
+        f"- **Fusion** {card['fusion']}; **after training** {text(_after(card['posthoc']))}; "
         f"**gamma or beta** {card['dials'] or 'none'}",
         "",
         "| on the test role | | 95 % interval |",

@@ -15,6 +15,7 @@ from balcal.data.batches import MemoryBatches, Pixels
 from balcal.data.dataset import ImageSet, Splits, check_split, keep, split_off
 from balcal.data.splits import manifest
 from balcal.evaluation.predict import fit_posthoc, predict_batches
+from balcal.methods.parts.fitted_map import explained
 from balcal.metrics.comparison import compare
 from balcal.metrics.verdict import summary, verdict
 from balcal.model import Model
@@ -106,7 +107,7 @@ def _evaluate(run: Run, method: Method, device: torch.device) -> RunFigures:
         "method": run.recipe.method.name + after,
         "seed": run.recipe.seed,
         "epoch": epoch,
-        "posthoc": posthoc | _state(fitted),
+        "posthoc": posthoc | explained(fitted) | _state(fitted),
         "dials": {k: history[epoch][k] for k in ("gamma", "beta") if k in history[epoch]},
         "fusion": run.recipe.method.head.fusion,
         "test": verdict(test).as_dict(),

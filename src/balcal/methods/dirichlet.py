@@ -4,8 +4,9 @@ multiclass probabilities with Dirichlet calibration. NeurIPS 2019.
     p' = softmax(W log p + b)
     minimise NLL + lambda * sum_{j != k} W_jk^2 / (K (K - 1)) + mu * sum_k b_k^2 / K      (ODIR)
 
-Here lambda = mu = `penalty`, solved as in `parts/affine.py`. A probability below 2.2e-16, the resolution of float64,
-counts as that: the logarithm of less would outweigh all other samples.
+Here lambda = mu = `penalty`, solved as in `parts/affine.py`, and chosen by cross-validation if none is given. A
+probability below 2.2e-16, the resolution of float64, counts as that: the logarithm of less would outweigh all other
+samples.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 
 from balcal.core import Outputs, PostHoc
 from balcal.methods.parts.affine import Affine, fit_affine
-from balcal.methods.parts.fitted_map import check_held_out
+from balcal.methods.parts.held_out import check_held_out
 from balcal.methods.scaling import Penalty
 from balcal.methods.temperature import solve_temperature
 from balcal.recipe import Method
@@ -47,10 +48,14 @@ class DirichletCalibration(PostHoc):
     def identity(self, num_classes: int) -> nn.Module:
         return Dirichlet.identity(num_classes)
 
-    def fit(self, outputs: Outputs, labels: Tensor) -> nn.Module:
-        z, y = check_held_out(outputs, labels, "dirichlet", per_class=3, each_class="weights")
-        x = Dirichlet.features(z)
-        return Dirichlet(*fit_affine(x, y, 1 / solve_temperature(x, y), self.penalty, "dirichlet"))
+    def fit(
+        self, outputs: Outputs, labels: Tensor, weights: Tensor | None = None, groups: Tensor | None = None
+    ) -> nn.Module:
+        held_out = check_held_out(outputs, labels, "dirichlet", weights, groups, per_class=3, each_class="weights")
+        x = Dirichlet.features(held_out.scores)
+        scale = 1 / solve_temperature(x, held_out.labels, held_out.weights)
+        fitted = fit_affine(held_out.of(x), scale, self.penalty, "dirichlet")
+        return Dirichlet(*fitted, held_out.uniform() if self.penalty is None else 0.0)
 
 
 METHODS = {

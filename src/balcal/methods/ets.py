@@ -4,8 +4,7 @@ ICML 2020. Ensemble temperature scaling:
     p = w1 softmax(z / T) + w2 softmax(z) + w3 / K,    w >= 0, w1 + w2 + w3 = 1
 
 First T, then w, each of lowest NLL on held-out data; the original takes the squared error for both (`loss=mse`) and T
-within 0.05 to 5. All three parts rank the classes alike, so the predicted class stays. With (0, 1, 0) among the weights
-nothing gets worse there, with (1, 0, 0) nothing is worse than `ts`.
+within 0.05 to 5. All three parts rank the classes alike, so the predicted class stays.
 """
 
 from __future__ import annotations
@@ -19,7 +18,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from balcal.core import Outputs, PostHoc
-from balcal.methods.parts.fitted_map import FittedMap, Objective, check_held_out, keep_top
+from balcal.methods.parts.fitted_map import FittedMap, Objective, keep_top
+from balcal.methods.parts.held_out import FEW, HeldOut, Prior, check_held_out
 from balcal.methods.temperature import solve_temperature, tempered
 from balcal.metrics.inputs import finite_scores
 from balcal.recipe import Method
@@ -32,8 +32,8 @@ class TemperatureEnsemble(FittedMap):
     temperature: Tensor
     weights: Tensor
 
-    def __init__(self, temperature: Tensor, weights: Tensor) -> None:
-        super().__init__(temperature=temperature, weights=weights)
+    def __init__(self, temperature: Tensor, weights: Tensor, uniform: float = 0.0) -> None:
+        super().__init__(uniform, temperature=temperature, weights=weights)
 
     def of_log_probs(self, log_probs: Tensor) -> Tensor:
         return keep_top(super().of_log_probs(log_probs), log_probs)
@@ -52,12 +52,13 @@ def three_parts(z: Tensor, temperature: Tensor) -> Tensor:
     return torch.stack([tempered(z, temperature).log_softmax(-1), plain, torch.zeros_like(plain).log_softmax(-1)])
 
 
-def solve_temperature_by_squares(z: Tensor, labels: Tensor) -> float:
+def solve_temperature_by_squares(held_out: HeldOut) -> float:
     """The T in 0.05 .. 5 of lowest squared error. It may have several valleys: the lowest on a grid is searched."""
-    right = F.one_hot(labels, z.shape[1])
+    z, shares = held_out.scores, held_out.shares
+    right = F.one_hot(held_out.labels, held_out.classes)
 
     def error(t: float) -> float:
-        return float(((z / t).softmax(1) - right).square().mean())
+        return float(shares @ ((z / t).softmax(1) - right).square().mean(1))
 
     grid = torch.logspace(-1.30103, 0.69897, 41, dtype=z.dtype).clamp(0.05, 5).tolist()
     low = min(range(41), key=lambda i: error(grid[i]))
@@ -89,31 +90,34 @@ def solve_weights(objective: Objective) -> Tensor:
     return best
 
 
-def nll_of_weights(parts: Tensor, labels: Tensor) -> Objective:
-    of_labels = parts[:, torch.arange(len(labels)), labels]
+def nll_of_weights(parts: Tensor, held_out: HeldOut) -> Objective:
+    of_labels, shares = parts[:, torch.arange(parts.shape[1]), held_out.labels], held_out.shares
 
     def objective(w: Tensor) -> tuple[Tensor, Tensor]:
         log_p = (w.log()[:, None] + of_labels).logsumexp(0)
-        return -log_p.mean(), -(of_labels - log_p).exp().mean(1)
+        return -(shares @ log_p), -((of_labels - log_p).exp() @ shares)
 
     return objective
 
 
-def error_of_weights(parts: Tensor, labels: Tensor) -> Objective:
-    p, right = parts.exp().flatten(1), F.one_hot(labels, parts.shape[2]).to(parts).flatten()
+def error_of_weights(parts: Tensor, held_out: HeldOut) -> Objective:
+    k = held_out.classes
+    p, right = parts.exp().flatten(1), F.one_hot(held_out.labels, k).to(parts).flatten()
+    each = held_out.shares.repeat_interleave(k) / k
 
     def objective(w: Tensor) -> tuple[Tensor, Tensor]:
         miss = w @ p - right
-        return miss.square().mean(), 2 * p @ miss / len(miss)
+        return each @ miss.square(), 2 * p @ (each * miss)
 
     return objective
 
 
 @dataclass(frozen=True)
 class EnsembleTemperatureScaling(PostHoc):
-    """A temperature, and the weights of three predictions: with it, without it, and uniform."""
+    """A temperature, and the weights of three predictions: with it, without it, and uniform. `prior`: as for `ts`."""
 
     loss: Literal["nll", "mse"] = "nll"
+    prior: Prior = FEW
 
     def __post_init__(self) -> None:
         check_settings(self, "posthoc")
@@ -121,12 +125,19 @@ class EnsembleTemperatureScaling(PostHoc):
     def identity(self, num_classes: int) -> nn.Module:
         return TemperatureEnsemble(torch.tensor(1.0), torch.tensor([0.0, 1.0, 0.0]))
 
-    def fit(self, outputs: Outputs, labels: Tensor) -> nn.Module:
-        z, y = check_held_out(outputs, labels, "ets")
-        t = solve_temperature(z, y) if self.loss == "nll" else solve_temperature_by_squares(z, y)
+    def fit(
+        self, outputs: Outputs, labels: Tensor, weights: Tensor | None = None, groups: Tensor | None = None
+    ) -> nn.Module:
+        held_out = check_held_out(outputs, labels, "ets", weights, groups)
+        z, nll = held_out.scores, self.loss == "nll"
+        t = (
+            solve_temperature(z, held_out.labels, held_out.weights, self.prior)
+            if nll
+            else solve_temperature_by_squares(held_out)
+        )
         parts = three_parts(z, torch.tensor(t, dtype=z.dtype))
-        w = solve_weights(nll_of_weights(parts, y) if self.loss == "nll" else error_of_weights(parts, y))
-        return TemperatureEnsemble(torch.tensor(t, dtype=torch.float64), w)
+        w = solve_weights((nll_of_weights if nll else error_of_weights)(parts, held_out))
+        return TemperatureEnsemble(torch.tensor(t, dtype=torch.float64), w, held_out.uniform(self.prior))
 
 
 METHODS = {

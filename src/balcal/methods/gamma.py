@@ -18,7 +18,8 @@ from torch import Tensor, nn
 
 from balcal.core import BalcalError, Outputs, PostHoc
 from balcal.methods.parts import gamma_search as balance
-from balcal.methods.parts.fitted_map import check_held_out
+from balcal.methods.parts.fitted_map import PositiveMap, mixed
+from balcal.methods.parts.held_out import FEW, HeldOut, Prior, check_held_out
 from balcal.recipe import Method
 from balcal.runtime.values import check_settings
 
@@ -26,18 +27,19 @@ POINTS = 129
 """candidates for gamma up to 1, and as many above"""
 
 
-class RefittedGamma(nn.Module):
+class RefittedGamma(PositiveMap):
     """Both branches fused anew; with the head's own weights until a gamma was fitted."""
 
     gamma: Tensor
 
-    def __init__(self, gamma: float = float("nan")) -> None:
-        super().__init__()
+    def __init__(self, gamma: float = float("nan"), uniform: float = 0.0) -> None:
+        super().__init__(uniform)
         self.register_buffer("gamma", torch.tensor(gamma))
 
     def forward(self, outputs: Outputs) -> Tensor:
         fitted = torch.stack([self.gamma, (1 - self.gamma).clamp_min(0)]).to(outputs.weights)
-        return replace(outputs, weights=torch.where(self.gamma.isnan(), outputs.weights, fitted)).log_probs()
+        fused = replace(outputs, weights=torch.where(self.gamma.isnan(), outputs.weights, fitted)).log_probs()
+        return mixed(fused, self.uniform)
 
     def extra_repr(self) -> str:
         return f"gamma={float(self.gamma):.4f}"
@@ -45,10 +47,14 @@ class RefittedGamma(nn.Module):
 
 @dataclass(frozen=True)
 class RefitGamma(PostHoc):
-    """Gamma of lowest NLL, or of confidence equal to accuracy, on the validation split."""
+    """Gamma of lowest NLL, or of confidence equal to accuracy, on the validation split.
+
+    `prior` is what the gamma of training weighs, in samples, in a fit by NLL.
+    """
 
     reads_branches: ClassVar[bool] = True
     by: Literal["nll", "balance"] = "nll"
+    prior: Prior = FEW
 
     def __post_init__(self) -> None:
         check_settings(self, "posthoc")
@@ -56,21 +62,33 @@ class RefitGamma(PostHoc):
     def identity(self, num_classes: int) -> nn.Module:
         return RefittedGamma()
 
-    def fit(self, outputs: Outputs, labels: Tensor) -> nn.Module:
+    def fit(
+        self, outputs: Outputs, labels: Tensor, weights: Tensor | None = None, groups: Tensor | None = None
+    ) -> nn.Module:
         if outputs.fusion is None:
             raise BalcalError(
                 "`gamma` needs the logits of both classifiers, not only their prediction: give it a model"
             )
         if len(outputs.weights) != 2:
             raise BalcalError("only a model with two classifiers has a gamma: use `ts`, or train with `balcal`")
-        _, labels = check_held_out(outputs, labels, "gamma")
+        held_out = check_held_out(outputs, labels, "gamma", weights, groups)
         wide = replace(outputs, logits=outputs.logits.cpu().double(), weights=outputs.weights.cpu().double())
-        return RefittedGamma(self._by_nll(wide, labels) if self.by == "nll" else self._by_balance(wide, labels))
+        if self.by == "nll":
+            return RefittedGamma(self._by_nll(wide, held_out), held_out.uniform(self.prior))
+        if weights is not None:
+            raise BalcalError("a balance of confidence and accuracy takes no sample weights: fit by NLL, `by=nll`")
+        return RefittedGamma(self._by_balance(wide, held_out.labels))
 
-    def _by_nll(self, outputs: Outputs, labels: Tensor) -> float:
+    def _by_nll(self, outputs: Outputs, held_out: HeldOut) -> float:
+        if len(held_out.labels) < outputs.logits.shape[1]:
+            raise BalcalError("`gamma` takes no sample of weight 0: leave those samples out")
+        targets = held_out.targets(outputs.log_probs(), self.prior)
+        shares = held_out.shares[:, None]
+
         def nll(gamma: float) -> float:
             weights = torch.tensor(balance.shares(gamma), dtype=torch.float64)
-            return -float(replace(outputs, weights=weights).log_probs().gather(1, labels[:, None]).mean())
+            log_probs = replace(outputs, weights=weights).log_probs()
+            return -float((shares * torch.where(targets > 0, targets * log_probs, 0.0)).sum())
 
         spans = [(0.0, 1.0), (1.0, balance.BOLDEST)] if outputs.fusion == "logits" else [(0.0, 1.0)]
         found = [minimize_scalar(nll, bounds=span, method="bounded", options={"xatol": 1e-10}).x for span in spans]

@@ -16,13 +16,14 @@ import torch
 from torch import Tensor, nn
 
 from balcal.core import Outputs, PostHoc
-from balcal.methods.parts.fitted_map import Piecewise, check_held_out
+from balcal.methods.parts.fitted_map import Piecewise
+from balcal.methods.parts.held_out import check_held_out
 from balcal.recipe import Method
 from balcal.runtime.values import at_least, check_settings
 
 
-def frequencies(p: Tensor, right: Tensor, edges: Tensor) -> Tensor:
-    """(N, K) probabilities and (N, K) truths -> (K, bins).
+def frequencies(p: Tensor, right: Tensor, edges: Tensor, weights: Tensor | None = None) -> Tensor:
+    """(N, K) probabilities, (N, K) truths, (N,) weights -> (K, bins).
 
     >>> frequencies(torch.tensor([[0.2], [0.4], [0.5]]), torch.tensor([[0.0], [1.0], [1.0]]), torch.tensor([0.5]))
     tensor([[0.6667, 0.7500]])
@@ -30,10 +31,11 @@ def frequencies(p: Tensor, right: Tensor, edges: Tensor) -> Tensor:
     bins = len(edges) + 1
     index = torch.searchsorted(edges, p.T.contiguous())
     empty = p.new_zeros(p.shape[1], bins)
-    count = empty.scatter_add(1, index, torch.ones_like(p.T))
-    hits = empty.scatter_add(1, index, right.T)
+    each = torch.ones_like(p.T) if weights is None else weights.expand_as(p.T)
+    count = empty.scatter_add(1, index, each)
+    hits = empty.scatter_add(1, index, each * right.T)
     centre = (torch.arange(bins).to(p) + 0.5) / bins
-    return torch.where(count > 0, hits / count.clamp(min=1), centre)
+    return torch.where(count > 0, hits / count, centre)
 
 
 @dataclass(frozen=True)
@@ -48,13 +50,18 @@ class HistogramBinning(PostHoc):
     def identity(self, num_classes: int) -> nn.Module:
         return Piecewise.identity(num_classes, self.bins)
 
-    def fit(self, outputs: Outputs, labels: Tensor) -> nn.Module:
-        z, y = check_held_out(outputs, labels, "histogram", least=max(10, self.bins), each_class="frequencies")
-        n, k = z.shape
+    def fit(
+        self, outputs: Outputs, labels: Tensor, weights: Tensor | None = None, groups: Tensor | None = None
+    ) -> nn.Module:
+        held_out = check_held_out(
+            outputs, labels, "histogram", weights, groups, least=max(10, self.bins), each_class="frequencies"
+        )
+        z, k = held_out.scores, held_out.classes
         edges = torch.arange(1, self.bins).to(z) / self.bins
-        height = frequencies(z.softmax(1), nn.functional.one_hot(y, k).to(z), edges)
+        right = nn.functional.one_hot(held_out.labels, k).to(z)
+        height = frequencies(z.softmax(1), right, edges, held_out.weights)
         flat = torch.zeros_like(height)
-        return Piecewise(edges.repeat(k, 1), flat, height, flat, floor=1 / (2 * n))
+        return Piecewise(edges.repeat(k, 1), flat, height, flat, floor=1 / (2 * max(held_out.size, 1)))
 
 
 METHODS = {

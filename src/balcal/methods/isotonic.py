@@ -18,12 +18,13 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from balcal.core import Outputs, PostHoc
-from balcal.methods.parts.fitted_map import Piecewise, check_held_out
+from balcal.methods.parts.fitted_map import Piecewise
+from balcal.methods.parts.held_out import check_held_out
 from balcal.recipe import Method
 from balcal.runtime.values import check_settings
 
 
-def increasing(p: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+def increasing(p: Tensor, right: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """The points (x, y) of the best increasing function, x rising.
 
     >>> increasing(torch.tensor([0.1, 0.2, 0.3, 0.4]), torch.tensor([0.0, 1.0, 0.0, 1.0]))[1].tolist()
@@ -31,7 +32,9 @@ def increasing(p: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
     """
     from sklearn.isotonic import IsotonicRegression
 
-    fitted = IsotonicRegression(y_min=0, y_max=1, out_of_bounds="clip").fit(p.numpy(), right.numpy())
+    fitted = IsotonicRegression(y_min=0, y_max=1, out_of_bounds="clip").fit(
+        p.numpy(), right.numpy(), None if weights is None else weights.numpy()
+    )
     return torch.as_tensor(fitted.X_thresholds_), torch.as_tensor(fitted.y_thresholds_)
 
 
@@ -57,17 +60,20 @@ class IsotonicCalibration(PostHoc):
     def identity(self, num_classes: int) -> nn.Module:
         return Piecewise.identity(1 if self.pooled else num_classes)
 
-    def fit(self, outputs: Outputs, labels: Tensor) -> nn.Module:
+    def fit(
+        self, outputs: Outputs, labels: Tensor, weights: Tensor | None = None, groups: Tensor | None = None
+    ) -> nn.Module:
+        who, each_class = ("isotonic", "") if self.pooled else ("isotonic-ovr", "function")
+        held_out = check_held_out(outputs, labels, who, weights, groups, each_class=each_class)
+        p, k, w = held_out.scores.softmax(1), held_out.classes, held_out.weights
+        right = nn.functional.one_hot(held_out.labels, k).to(p)
         if self.pooled:
-            z, y = check_held_out(outputs, labels, "isotonic")
+            points, entries = [increasing(p.flatten(), right.flatten(), w.repeat_interleave(k))], held_out.size * k
         else:
-            z, y = check_held_out(outputs, labels, "isotonic-ovr", each_class="function")
-        p, right = z.softmax(1), nn.functional.one_hot(y, z.shape[1]).to(z)
-        columns = [(p.flatten(), right.flatten())] if self.pooled else list(zip(p.T, right.T, strict=True))
-        points = [increasing(*column) for column in columns]
+            points, entries = [increasing(*column, w) for column in zip(p.T, right.T, strict=True)], held_out.size
         count = max(len(x) for x, _ in points)
         edges, left, height, slope = map(torch.stack, zip(*(pieces(x, v, count) for x, v in points), strict=True))
-        return Piecewise(edges, left, height, slope, floor=1 / (2 * len(columns[0][0])))
+        return Piecewise(edges, left, height, slope, floor=1 / (2 * max(entries, 1)))
 
 
 METHODS = {

@@ -3,11 +3,13 @@
     vs:  p = softmax(w * z + b)     one scale and one bias for each class
     ms:  p = softmax(W z + b)       all K x K weights
 
-w, W and b have the lowest NLL on held-out data, starting from temperature scaling (w = 1/T, b = 0), so that neither is
-worse than `ts` there. z are the scores as given: a model's log-probabilities, or raw logits.
+w, W and b have the lowest NLL on held-out data, starting from temperature scaling (w = 1/T, b = 0). z are the scores as
+given: a model's log-probabilities, or raw logits.
 
-`vs` is unique up to a constant in b, and kept within a box so that separable data has a finite answer. `ms` overfits:
-its off-diagonals and biases carry a penalty (see `parts/affine.py`). On log-probabilities it is Dirichlet calibration.
+Both overfit. In `vs` a few samples that look as temperature scaling says are added (`--set posthoc.prior=0` leaves them
+out), and w is kept within a box. `ms` is drawn to temperature scaling by a penalty that cross-validation chooses; with
+`--set posthoc.penalty=...` the diagonal is free, as in the literature (see `parts/affine.py`). On log-probabilities it
+is Dirichlet calibration. `svs` and `sms` do better than both.
 """
 
 from __future__ import annotations
@@ -17,11 +19,11 @@ from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from balcal.core import Outputs, PostHoc
-from balcal.methods.parts.affine import Affine, fit_affine
-from balcal.methods.parts.fitted_map import FittedMap, check_held_out, minimise
+from balcal.methods.parts.affine import Affine, fit_affine, solve_diagonal
+from balcal.methods.parts.fitted_map import FittedMap
+from balcal.methods.parts.held_out import FEW, Prior, check_held_out
 from balcal.methods.temperature import solve_temperature
 from balcal.recipe import Method
 from balcal.runtime.values import at_least, check_settings
@@ -38,35 +40,11 @@ class Vector(FittedMap):
     weight: Tensor
     bias: Tensor
 
-    def __init__(self, weight: Tensor, bias: Tensor) -> None:
-        super().__init__(weight=weight, bias=bias)
+    def __init__(self, weight: Tensor, bias: Tensor, uniform: float = 0.0) -> None:
+        super().__init__(uniform, weight=weight, bias=bias)
 
     def calibrated(self, scores: Tensor) -> Tensor:
         return (self.weight.to(scores) * scores + self.bias.to(scores)).log_softmax(-1)
-
-
-def solve_vector(z: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """(w, b) of lowest NLL."""
-    n, k = z.shape
-    t = 1 / solve_temperature(z, labels)
-    p = (t * z).softmax(1)
-    h = p * (1 - p) + 1e-6
-    # Centred where the curvature is, a class's scale and bias do not pull on each other; then both get curvature one.
-    m = (h * z).sum(0) / h.sum(0)
-    c = z - m
-    unit = torch.stack([(h * c * c).mean(0) + 1e-6, h.mean(0)]).rsqrt()
-    right = F.one_hot(labels, k)
-
-    def objective(u: Tensor) -> tuple[Tensor, Tensor]:
-        w, a = u * unit
-        log_p = (w * c + a).log_softmax(1)
-        miss = (log_p.exp() - right) / n
-        return F.nll_loss(log_p, labels), torch.stack([(miss * c).sum(0), miss.sum(0)]) * unit
-
-    start = torch.stack([torch.full_like(m, t), t * m])
-    box = torch.stack([torch.full_like(m, BOX), BOX * (1 + m.abs())])
-    w, a = minimise(objective, start / unit, "vs", box / unit) * unit
-    return w, a - w * m
 
 
 Penalty = Annotated[float | None, at_least(0, "be at least 0, or None to have it chosen,", STRONGEST)]
@@ -74,16 +52,28 @@ Penalty = Annotated[float | None, at_least(0, "be at least 0, or None to have it
 
 @dataclass(frozen=True)
 class VectorScaling(PostHoc):
-    """One scale and one bias for each class."""
+    """One scale and one bias for each class. `prior` is what temperature scaling weighs, in samples."""
 
     as_they_are: ClassVar[bool] = True
+    prior: Prior = FEW
+
+    def __post_init__(self) -> None:
+        check_settings(self, "posthoc")
 
     def identity(self, num_classes: int) -> nn.Module:
         return Vector(torch.ones(num_classes), torch.zeros(num_classes))
 
-    def fit(self, outputs: Outputs, labels: Tensor) -> nn.Module:
-        z, y = check_held_out(outputs, labels, "vs", per_class=2, each_class="bias", as_they_are=True)
-        return Vector(*solve_vector(z, y))
+    def fit(
+        self, outputs: Outputs, labels: Tensor, weights: Tensor | None = None, groups: Tensor | None = None
+    ) -> nn.Module:
+        held_out = check_held_out(
+            outputs, labels, "vs", weights, groups, per_class=2, each_class="bias", as_they_are=True
+        )
+        z = held_out.scores
+        scale = 1 / solve_temperature(z, held_out.labels, held_out.weights, self.prior)
+        targets = held_out.targets((scale * z).log_softmax(1), self.prior)
+        w, b = solve_diagonal(held_out, targets, scale, "vs", box=BOX)
+        return Vector(w, b, held_out.uniform(self.prior))
 
 
 @dataclass(frozen=True)
@@ -99,9 +89,15 @@ class MatrixScaling(PostHoc):
     def identity(self, num_classes: int) -> nn.Module:
         return Affine.identity(num_classes)
 
-    def fit(self, outputs: Outputs, labels: Tensor) -> nn.Module:
-        z, y = check_held_out(outputs, labels, "ms", per_class=3, each_class="weights", as_they_are=True)
-        return Affine(*fit_affine(z, y, 1 / solve_temperature(z, y), self.penalty, "ms"))
+    def fit(
+        self, outputs: Outputs, labels: Tensor, weights: Tensor | None = None, groups: Tensor | None = None
+    ) -> nn.Module:
+        held_out = check_held_out(
+            outputs, labels, "ms", weights, groups, per_class=3, each_class="weights", as_they_are=True
+        )
+        scale = 1 / solve_temperature(held_out.scores, held_out.labels, held_out.weights)
+        fitted = fit_affine(held_out, scale, self.penalty, "ms")
+        return Affine(*fitted, held_out.uniform() if self.penalty is None else 0.0)
 
 
 METHODS = {

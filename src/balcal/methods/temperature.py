@@ -5,6 +5,9 @@
 In t = 1/T the NLL is convex, with derivative mean_i( E_{p_t}[z] - z_y ); the root is bracketed, so it is found
 wherever it lies. The usual LBFGS recipe (start 1.5, 50 steps of 0.01) stops far from it on hot logits.
 
+A few samples that are right as often as the model says are added (`parts/held_out.py`): T stays near 1 where there is
+next to no data. `--set posthoc.prior=0` leaves them out.
+
 The paper's code picks T from 0.01, 0.02, ..., 10 by the ECE of the validation split: `--set posthoc.by=ece`.
 """
 
@@ -16,11 +19,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from scipy.optimize import brentq
 from torch import Tensor, nn
 
-from balcal.core import Outputs, PostHoc, at_least_float32
-from balcal.methods.parts.fitted_map import LogProbsMap, check_held_out, read_scores
+from balcal.core import BalcalError, Outputs, PostHoc, at_least_float32
+from balcal.methods.parts.fitted_map import LogProbsMap, mixed
+from balcal.methods.parts.held_out import FEW, Prior, check_held_out, read_scores
 from balcal.metrics.bins import bin_table
 from balcal.metrics.inputs import LOWEST, TopLabels, finite_scores
 from balcal.recipe import Method
@@ -36,13 +39,14 @@ class Temperature(LogProbsMap):
 
     temperature: Tensor
 
-    def __init__(self, temperature: float = 1.0) -> None:
-        super().__init__()
+    def __init__(self, temperature: float = 1.0, uniform: float = 0.0) -> None:
+        super().__init__(uniform)
         self.register_buffer("temperature", torch.tensor(temperature))
 
     def of_log_probs(self, log_probs: Tensor) -> Tensor:
         scores = at_least_float32(log_probs)
-        return tempered(scores, self.temperature.to(scores.dtype)).log_softmax(-1).to(log_probs.dtype)
+        calibrated = tempered(scores, self.temperature.to(scores.dtype)).log_softmax(-1)
+        return mixed(calibrated, self.uniform).to(log_probs.dtype)
 
     def extra_repr(self) -> str:
         return f"T={float(self.temperature):.4f}"
@@ -53,8 +57,10 @@ def tempered(scores: Tensor, temperature: Tensor) -> Tensor:
     return finite_scores(scores, LOWEST * temperature.clamp(min=1)) / temperature
 
 
-def solve_temperature(log_probs: Tensor, labels: Tensor) -> float:
-    """The T of lowest NLL.
+def solve_temperature(
+    log_probs: Tensor, labels: Tensor, weights: Tensor | None = None, prior: float = 0.0, start: float = 1.0
+) -> float:
+    """The T of lowest NLL; `prior` samples more are right as often as the model says.
 
     Two samples whose logit gap is 2, one right and one wrong, deserve even odds: T is as large as it gets.
 
@@ -69,18 +75,56 @@ def solve_temperature(log_probs: Tensor, labels: Tensor) -> float:
     """
     z = read_scores(log_probs, "ts")
     z = z - z.amax(1, keepdim=True)
-    z_label = z.gather(1, labels.cpu()[:, None])[:, 0].mean()
-
-    def slope(log_t: float) -> float:
-        return float(((z * math.exp(log_t)).softmax(1) * z).sum(1).mean() - z_label)
-
+    w = torch.ones(len(z), dtype=z.dtype) if weights is None else weights
+    total = float(w.sum())
+    wanted = float(w @ z.gather(1, labels.cpu()[:, None])[:, 0])
+    if prior:
+        wanted = (wanted + prior * _moments(z, w, 1.0)[0]) / (total + prior)
+    else:
+        wanted /= total
     hottest = max(HOTTEST, -5 * float(z.min()))
-    low, high = -math.log(hottest), -math.log(COLDEST)
-    if slope(low) >= 0:
-        return hottest
-    if slope(high) <= 0:
-        return COLDEST
-    return math.exp(-brentq(slope, low, high, xtol=1e-12))
+    return 1 / _root(z, w, wanted, 1 / start, 1 / hottest, 1 / COLDEST)
+
+
+def _moments(z: Tensor, w: Tensor, t: float) -> tuple[float, float]:
+    """Mean over samples of the mean and of the variance of the scores z, where z_k has probability exp(t z_k)."""
+    e = (t * z).exp_()
+    total, shares = e.sum(1), w / w.sum()
+    e *= z
+    first = e.sum(1) / total
+    e *= z
+    second = e.sum(1) / total
+    return float(shares @ first), float(shares @ (second - first.square()))
+
+
+def _root(z: Tensor, w: Tensor, wanted: float, t: float, low: float, high: float) -> float:
+    """The t in low .. high at which the mean score is the wanted one. It rises with t, by its variance.
+
+    Newton's step is taken where it stays between the points known to lie on either side, else their geometric mean. An
+    end is only tried when a step leads beyond it.
+    """
+    lower, upper, tried = low, high, {low: False, high: False}
+    for _ in range(200):
+        mean, slope = _moments(z, w, t)
+        if mean == wanted:
+            return t
+        lower, upper = (t, upper) if mean < wanted else (lower, t)
+        beyond = high if mean < wanted else low
+        step = t + (wanted - mean) / slope if slope > 0 else math.copysign(math.inf, wanted - mean)
+        if lower < step < upper:
+            after = step
+        elif beyond in (lower, upper) and not tried[beyond]:
+            tried[beyond] = True
+            mean = _moments(z, w, beyond)[0]
+            if (mean <= wanted) if beyond == high else (mean >= wanted):
+                return beyond
+            after = math.sqrt(lower * upper)
+        else:
+            after = math.sqrt(lower * upper)
+        if abs(after - t) <= 1e-14 * t:
+            return after
+        t = after
+    return t
 
 
 def best_on_grid(log_probs: Tensor, labels: Tensor) -> float:
@@ -95,9 +139,13 @@ def best_on_grid(log_probs: Tensor, labels: Tensor) -> float:
 
 @dataclass(frozen=True)
 class TemperatureScaling(PostHoc):
-    """One temperature for all samples, fitted on the validation split by NLL; `by` ECE on a grid, as some papers do."""
+    """One temperature for all samples, fitted on the validation split by NLL; `by` ECE on a grid, as some papers do.
+
+    `prior` is what doing nothing (T = 1) weighs, in samples; 0 is the fit of the paper.
+    """
 
     by: Literal["nll", "ece"] = "nll"
+    prior: Prior = FEW
 
     def __post_init__(self) -> None:
         check_settings(self, "posthoc")
@@ -105,21 +153,25 @@ class TemperatureScaling(PostHoc):
     def identity(self, num_classes: int) -> nn.Module:
         return Temperature()
 
-    def fit(self, outputs: Outputs, labels: Tensor) -> nn.Module:
-        held_out = check_held_out(outputs, labels, "ts")
+    def fit(
+        self, outputs: Outputs, labels: Tensor, weights: Tensor | None = None, groups: Tensor | None = None
+    ) -> nn.Module:
+        held_out = check_held_out(outputs, labels, "ts", weights)
+        z, y = held_out.scores, held_out.labels
         if self.by == "ece":
-            return Temperature(best_on_grid(*held_out))
-        found = solve_temperature(*held_out)
+            if weights is not None:
+                raise BalcalError("the grid of temperatures by ECE takes no sample weights: fit by NLL, `by=nll`")
+            return Temperature(best_on_grid(z, y))
+        found = solve_temperature(z, y, held_out.weights, self.prior)
         if found == COLDEST:
-            z, y = held_out
             warnings.warn(
-                f"all {len(labels):,} calibration samples are right, so `ts` makes the model sure of everything: "
+                f"all {len(y):,} calibration samples are right, so `ts` makes the model sure of everything: "
                 "hold out more data"
                 if bool((z.argmax(1) == y).all())
                 else f"the best temperature is below {COLDEST:g}, where `ts` stops: multiply all logits by a constant",
                 stacklevel=2,
             )
-        return Temperature(found)
+        return Temperature(found, held_out.uniform(self.prior))
 
 
 METHODS = {

@@ -102,7 +102,9 @@ class Unchanged(PostHoc):
     def identity(self, num_classes: int) -> nn.Module:
         return Identity()
 
-    def fit(self, outputs: Outputs, labels: Tensor) -> nn.Module:
+    def fit(
+        self, outputs: Outputs, labels: Tensor, weights: Tensor | None = None, groups: Tensor | None = None
+    ) -> nn.Module:
         return Identity()
 
 

@@ -18,6 +18,7 @@ from balcal.build import as_method
 from balcal.core import BalcalError, Outputs, Predictions, Record
 from balcal.data.dataset import ImageSet
 from balcal.evaluation.judge import branch_predictions, calibrated_predictions, load_splits
+from balcal.methods.parts.fitted_map import explained
 from balcal.methods.vanilla import Identity
 from balcal.metrics.verdict import Verdict, verdict
 from balcal.plots.numbers import confident_mistakes
@@ -109,6 +110,7 @@ def _content_of_run(run: Run, posthoc: str, device: torch.device) -> Content:
     try:
         fitted, after, _ = calibrated_predictions(run, as_method(recipe.method + registry.method(posthoc)), device)
         title = "after temperature scaling" if posthoc == "ts" else f"after {posthoc}"
+        title += f" ({explained(fitted)['chosen']})" if explained(fitted) else ""
         views.append(_view(run, "after", title, after, fitted, posthoc))
     except BalcalError as error:
         notes.append(f"There is no view after {posthoc}: {error}.")
@@ -150,8 +152,8 @@ def _view(run: Run, key: str, title: str, test: Predictions, fitted: nn.Module, 
                 name: replace(each, log_probs=fitted(Outputs.of(each.log_probs)))
                 for name, each in ood_sets(run).items()
             }
-    numbers = {name: value.item() for name, value in fitted.state_dict().items() if value.numel() == 1}
-    note = ", ".join(f"{name} {value:.3f}" for name, value in numbers.items())
+    state = {name: value for name, value in fitted.state_dict().items() if name != "uniform" and value.numel() == 1}
+    note = explained(fitted).get("why", ", ".join(f"{name} {value.item():.3f}" for name, value in state.items()))
     return View(
         key,
         title,

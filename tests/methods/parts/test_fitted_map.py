@@ -13,7 +13,8 @@ from balcal.methods.parts.affine import MOST_CLASSES
 from balcal.methods.parts.fitted_map import keep_top, minimise
 
 ROLES = {name: method.posthoc for name, method in registry.table("methods").items() if "posthoc" in method.changes}
-NAMES = [name for name, role in ROLES.items() if not role.reads_branches]
+BINARY = ["platt", "beta", "quadratic"]
+NAMES = [name for name, role in ROLES.items() if not role.reads_branches and name not in BINARY]
 PER_CLASS = ["vs", "ms", "dirichlet", "isotonic-ovr", "histogram"]
 CONTAINS_IDENTITY = ["ts", "vs", "ms", "dirichlet", "ets"]
 KEEPS_ORDER = ["ts", "ets", "isotonic"]
@@ -80,7 +81,7 @@ def test_the_state_travels_to_the_bit(name):
     fresh.load_state_dict(fitted.state_dict())
     assert torch.equal(fresh(Outputs.of(z)), fitted(Outputs.of(z)))
     assert not list(fitted.parameters())
-    if name in PER_CLASS:
+    if name in (*PER_CLASS, "svs", "sms", "auto"):
         with pytest.raises(RuntimeError, match="size mismatch"):
             spec(name).identity(5).load_state_dict(fitted.state_dict())
     exported = torch.export.export(OnScores(fitted), (z[:6],), dynamic_shapes=({0: torch.export.Dim("n", min=2)},))
@@ -121,7 +122,7 @@ def test_laws(name, seed, hot):
     rng = torch.Generator().manual_seed(seed)
     torch.testing.assert_close(told.exp().sum(1), torch.ones(len(y)).double())
     if name in CONTAINS_IDENTITY:
-        assert nll(told, y) <= nll(z.log_softmax(1), y) + 1e-6 * (name == "ts"), "T is kept in float32"
+        assert nll(told, y) <= nll(z.log_softmax(1), y) + 1e-3, "but for what the imagined samples do"
     if name in KEEPS_ORDER:
         assert torch.equal(told.argmax(1), z.argmax(1))
     if name in ("ets", "isotonic"):
@@ -135,9 +136,8 @@ def test_laws(name, seed, hot):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_classes_have_no_order(name):
-    """With a given penalty: which third a sample is dealt to depends on the order of the classes."""
     z, y = held_out(5)
-    role = type(spec(name))(0.1) if name in ("ms", "dirichlet") else spec(name)
+    role = spec(name)
     order = torch.tensor([2, 0, 3, 1])
     renamed = calibrated(role, z[:, order], order.argsort()[y])
     torch.testing.assert_close(renamed, calibrated(role, z, y)[:, order], rtol=1e-5, atol=1e-5)

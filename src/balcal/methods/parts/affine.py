@@ -1,27 +1,36 @@
-"""The problem behind matrix scaling and Dirichlet calibration: an affine map before the softmax, kept near diagonal.
+"""The problem behind all scalings: an affine map before the softmax, drawn towards a centre.
 
-    NLL of softmax(W x + b)  +  penalty * ( sum_{j != k} W_jk^2 / (K (K - 1)) + sum_k b_k^2 / K )
+    mean NLL of softmax(W x + b)  +  sum_jk price_jk (V - centre)_jk^2,     V = (W, b)
 
-It is convex. The penalty draws off-diagonals and biases to 0; the diagonal is free. Entries of x are closely
-correlated, so each row of (W, b) is solved for in coordinates in which its own curvature is one (the Cholesky factor of
-its block of the Hessian); without that L-BFGS needs thousands of steps.
+It is convex. `solve_matrix` finds all of V, `solve_diagonal` scales and biases. Entries of x are closely correlated, so
+each row of V is solved for in coordinates in which its own curvature is one (the Cholesky factor of its block of the
+Hessian); without that L-BFGS needs thousands of steps. With very many classes the prices are high, and the diagonal of
+the Hessian does.
 """
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from balcal.core import BalcalError
 from balcal.methods.parts.fitted_map import FittedMap, minimise
+from balcal.methods.parts.held_out import HeldOut
 
 PENALTIES = tuple(10.0**e for e in range(5, -5, -1))
-"""Tried from strong to weak. The strongest leaves a diagonal and nothing else."""
+"""Tried from strong to weak."""
 FOLDS = 3
+BLOCKS = 128
+"""most classes for which each row has the Cholesky factor of its curvature: K^3 numbers"""
 MOST_CLASSES = 256
-"""The curvature has K^3 numbers and W has K^2: beyond this a held-out set is too small to fit them."""
+"""for a matrix whose penalty is searched"""
+
+
+Change = Callable[[Tensor], Tensor]
+"""of coordinates"""
 
 
 class Affine(FittedMap):
@@ -30,8 +39,8 @@ class Affine(FittedMap):
     weight: Tensor
     bias: Tensor
 
-    def __init__(self, weight: Tensor, bias: Tensor) -> None:
-        super().__init__(weight=weight, bias=bias)
+    def __init__(self, weight: Tensor, bias: Tensor, uniform: float = 0.0) -> None:
+        super().__init__(uniform, weight=weight, bias=bias)
 
     @classmethod
     def identity(cls, num_classes: int) -> Affine:
@@ -45,43 +54,57 @@ class Affine(FittedMap):
         return F.linear(self.features(scores), self.weight.to(scores), self.bias.to(scores)).log_softmax(-1)
 
 
-class AffineProblem:
-    """One data set's problem. V (K, K+1) is W with b as its last column; `scale` is the diagonal to start from."""
+class MatrixProblem:
+    """One data set's problem in V (K, K+1), whose last column is b. The curvature is taken at `centre`."""
 
-    def __init__(self, x: Tensor, labels: Tensor, scale: float) -> None:
-        n, k = x.shape
-        self.labels, self.x = labels, torch.cat([x, x.new_ones(n, 1)], 1)
-        self.start = scale * torch.eye(k, k + 1, dtype=x.dtype)
-        p = (scale * x).softmax(1)
-        h = p * (1 - p) + 1e-6  # above 0 also where the network is certain
-        self.curvature = torch.stack([(self.x * h[:, [j]]).T @ self.x for j in range(k)]) / n
-        self.curvature.diagonal(dim1=1, dim2=2).mul_(1 + 1e-9)
+    def __init__(self, held_out: HeldOut, centre: Tensor, blocks: bool | None = None) -> None:
+        n, k = held_out.scores.shape
+        self.labels, self.shares, self.centre = held_out.labels, held_out.shares[:, None], centre
+        self.x = torch.cat([held_out.scores, torch.ones(n, 1, dtype=torch.float64)], 1)
+        p = (self.x @ centre.T).softmax(1)
+        h = (p * (1 - p) + 1e-6) * self.shares  # above 0 also where the network is certain
+        self.blocks = k <= BLOCKS if blocks is None else blocks
+        if self.blocks:
+            self.curvature = torch.stack([(self.x * h[:, [j]]).T @ self.x for j in range(k)])
+            self.curvature.diagonal(dim1=1, dim2=2).mul_(1 + 1e-9)
+        else:
+            self.curvature = h.T @ self.x.square()
 
-    def nll(self, v: Tensor) -> float:
-        return float(F.cross_entropy(self.x @ v.T, self.labels))
+    def value(self, v: Tensor, price: Tensor) -> tuple[Tensor, Tensor]:
+        """The objective and its slope."""
+        away = v - self.centre
+        log_p = (self.x @ v.T).log_softmax(1)
+        own = log_p.gather(1, self.labels[:, None])
+        miss = log_p.exp_()
+        miss.scatter_add_(1, self.labels[:, None], -torch.ones_like(own))
+        slope = (miss * self.shares).T @ self.x + 2 * price * away
+        return (price * away.square()).sum() - (self.shares * own).sum(), slope
 
-    def solve(self, penalty: float, start: Tensor, who: str, small: float = 1e-7) -> Tensor:
-        n, k = len(self.x), len(start)
-        price = torch.full_like(start, penalty / (k * (k - 1)))
-        price[:, k] = penalty / k
-        price.diagonal().zero_()
+    def solve(self, price: Tensor, start: Tensor, who: str, small: float = 1e-7) -> Tensor:
+        if not self.blocks:
+            unit = (self.curvature + 2 * price).rsqrt()
+            return self._minimum(price, start, who, small, lambda u: u * unit, lambda v: v / unit, lambda s: s * unit)
         root, failed = torch.linalg.cholesky_ex(self.curvature + torch.diag_embed(2 * price))
         if bool(failed.any()):
             raise BalcalError(f"the scores are too alike, or too large, for `{who}` to be fitted: use `ts`")
+        return self._minimum(
+            price,
+            start,
+            who,
+            small,
+            lambda u: _solve(root.mT, u, upper=True),
+            lambda v: (root.mT @ v[..., None])[..., 0],
+            lambda s: _solve(root, s, upper=False),
+        )
 
-        def natural(u: Tensor) -> Tensor:
-            return _solve(root.mT, u, upper=True)
-
+    def _minimum(
+        self, price: Tensor, start: Tensor, who: str, small: float, natural: Change, scaled: Change, steep: Change
+    ) -> Tensor:
         def objective(u: Tensor) -> tuple[Tensor, Tensor]:
-            v = natural(u)
-            log_p = (self.x @ v.T).log_softmax(1)
-            value = F.nll_loss(log_p, self.labels) + (price * v * v).sum()
-            miss = log_p.exp_()
-            miss[torch.arange(n), self.labels] -= 1
-            slope = miss.T @ self.x / n + 2 * price * v
-            return value, _solve(root, slope, upper=False)
+            value, slope = self.value(natural(u), price)
+            return value, steep(slope)
 
-        return natural(minimise(objective, (root.mT @ start[..., None])[..., 0], who, small=small))
+        return natural(minimise(objective, scaled(start), who, small=small))
 
 
 def _solve(triangles: Tensor, rows: Tensor, upper: bool) -> Tensor:
@@ -90,41 +113,85 @@ def _solve(triangles: Tensor, rows: Tensor, upper: bool) -> Tensor:
     return solved[..., 0]
 
 
-def choose_penalty(x: Tensor, labels: Tensor, scale: float, who: str) -> float:
+def prices(k: int, diagonal: float, off: float, bias: float) -> Tensor:
+    """(K, K+1): what it costs to move a number of V from the centre."""
+    price = torch.full((k, k + 1), off, dtype=torch.float64)
+    price[:, k] = bias
+    price.diagonal().fill_(diagonal)
+    return price
+
+
+def solve_diagonal(
+    held_out: HeldOut,
+    targets: Tensor,
+    scale: float,
+    who: str,
+    price: float = 0.0,
+    box: float = torch.inf,
+    small: float = 1e-7,
+    start: tuple[Tensor, Tensor] | None = None,
+) -> tuple[Tensor, Tensor]:
+    """(w, b) of lowest NLL of softmax(w * z + b) + price * (|w - scale|^2 + |b|^2), no |w| above the box."""
+    z, shares = held_out.scores, held_out.shares[:, None]
+    p = (scale * z).softmax(1)
+    h = (p * (1 - p) + 1e-6) * shares
+    # Centred where the curvature is, a class's scale and bias do not pull on each other; then both get curvature one.
+    m = (h * z).sum(0) / h.sum(0)
+    c = z - m
+    unit = torch.stack([(h * c * c).sum(0) + 1e-6 + 2 * price * (1 + m * m), h.sum(0) + 2 * price]).rsqrt()
+
+    def objective(u: Tensor) -> tuple[Tensor, Tensor]:
+        w, a = u * unit
+        log_p = (w * c + a).log_softmax(1)
+        value = -(shares * targets * log_p).sum()
+        miss = shares * (log_p.exp_() - targets)
+        slope = torch.stack([(miss * c).sum(0), miss.sum(0)])
+        if price:
+            away, b = w - scale, a - w * m
+            value = value + price * (away.square() + b.square()).sum()
+            slope += 2 * price * torch.stack([away - b * m, b])
+        return value, slope * unit
+
+    w, b = (torch.full_like(m, scale), torch.zeros_like(m)) if start is None else start
+    edges = torch.stack([torch.full_like(m, box), box * (1 + m.abs())])
+    w, a = minimise(objective, torch.stack([w, b + w * m]) / unit, who, edges / unit, small) * unit
+    return w, a - w * m
+
+
+def choose_penalty(held_out: HeldOut, scale: float, who: str) -> float:
     """The penalty of lowest NLL on left-out thirds of the set.
 
-    Samples are dealt to the thirds in order of class and of the label's score, so that the thirds are alike and the
-    order in which samples came does not matter. The search ends when two weaker penalties in a row did worse.
+    The search ends when two weaker penalties in a row did worse.
     """
-    own = x.gather(1, labels[:, None])[:, 0]
-    fold = torch.empty_like(labels)
-    order = torch.from_numpy(np.lexsort([*x.T.numpy(), own.numpy(), labels.numpy()]))
-    fold[order] = torch.arange(len(labels)) % FOLDS
-    parts = [AffineProblem(x[fold != f], labels[fold != f], scale) for f in range(FOLDS)]
-    ahead = [(x[fold == f], labels[fold == f]) for f in range(FOLDS)]
-    found = [part.start for part in parts]
+    fold, k = held_out.folds(FOLDS), held_out.classes
+    centre = scale * torch.eye(k, k + 1, dtype=torch.float64)
+    parts = [MatrixProblem(held_out.at(fold != f), centre) for f in range(FOLDS)]
+    ahead = [held_out.at(fold == f) for f in range(FOLDS)]
+    found = [centre for _ in parts]
     score: dict[float, float] = {}
     for penalty in PENALTIES:
-        found = [part.solve(penalty, v, who, small=1e-4) for part, v in zip(parts, found, strict=True)]
+        price = prices(k, penalty / k, penalty / (k * (k - 1)), penalty / k)
+        found = [part.solve(price, v, who, small=1e-4) for part, v in zip(parts, found, strict=True)]
         score[penalty] = sum(
-            float(F.cross_entropy(z @ v[:, :-1].T + v[:, -1], y, reduction="sum"))
-            for (z, y), v in zip(ahead, found, strict=True)
+            float(part.weights @ F.cross_entropy(part.scores @ v[:, :-1].T + v[:, -1], part.labels, reduction="none"))
+            for part, v in zip(ahead, found, strict=True)
         )
         if min(list(score.values())[-2:]) > min(score.values()):
             break
     return min(score, key=lambda penalty: score[penalty])
 
 
-def fit_affine(x: Tensor, labels: Tensor, scale: float, penalty: float | None, who: str) -> tuple[Tensor, Tensor]:
-    """(W, b), with the penalty given or, if None, chosen by cross-validation."""
-    k = x.shape[1]
+def fit_affine(held_out: HeldOut, scale: float, penalty: float | None, who: str) -> tuple[Tensor, Tensor]:
+    """(W, b). A penalty that is given leaves the diagonal free, as in the literature; if None, it is chosen by
+    cross-validation, and draws the diagonal to `scale` as well: a free one runs away where samples are few."""
+    k = held_out.classes
     if k > MOST_CLASSES:
         raise BalcalError(
             f"`{who}` would have to fit {k * (k + 1)} numbers for {k} classes, and takes at most {MOST_CLASSES}: "
-            "use `vs` or `ts`"
+            "use `svs` or `ts`"
         )
-    if penalty is None:
-        penalty = choose_penalty(x, labels, scale, who)
-    problem = AffineProblem(x, labels, scale)
-    v = problem.solve(penalty, problem.start, who)
+    chosen = choose_penalty(held_out, scale, who) if penalty is None else penalty
+    price = prices(k, chosen / k if penalty is None else 0.0, chosen / (k * (k - 1)), chosen / k)
+    centre = scale * torch.eye(k, k + 1, dtype=torch.float64)
+    v = MatrixProblem(held_out, centre).solve(price, centre, who)
     return v[:, :-1], v[:, -1]

@@ -1,0 +1,187 @@
+"""`auto`: cross-validation chooses the calibrator, and prefers the simpler one when in doubt.
+
+    K > 2:  none, ts, svs, sms
+    K = 2:  none, ts, platt, beta, quadratic
+
+Each is fitted on four fifths of the calibration set and its loss measured on the fifth left out, in turn. From simple
+to complex, the first is taken whose mean loss lies within half a standard error of the lowest one; the standard error
+is that of the paired difference. Then it is fitted on the whole set. Half a standard error instead of the usual one:
+candidates are few, and a whole one discards gains that hold (results/README.md, posthoc).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from balcal.core import Outputs, PostHoc
+from balcal.methods.binary import BinaryScaling, LogOdds
+from balcal.methods.parts.fitted_map import mixed
+from balcal.methods.parts.held_out import FEW, HeldOut, Prior, check_held_out
+from balcal.methods.structured import Structured, Tempered, solve_sms, solve_svs
+from balcal.recipe import Method
+from balcal.runtime.values import check_settings
+
+FOLDS = 5
+DOUBT = 0.5
+"""standard errors within which the simpler candidate is taken"""
+ROUGH = 1e-3
+"""slope at which the fit on a fold may end: its loss is then known to about a millionth"""
+MATRIX_UP_TO = 256
+"""classes: above, `sms` is hardly more than `svs` and takes minutes to cross-validate"""
+
+Fit = Callable[[HeldOut, "State | None"], "State"]
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """What any candidate comes to: log softmax(W log softmax(scores / T) + b), with s^2 times `curve` on class 1."""
+
+    temperature: float
+    weight: Tensor
+    bias: Tensor
+    curve: float = 0.0
+
+    @classmethod
+    def plain(cls, k: int, temperature: float = 1.0) -> State:
+        return cls(temperature, torch.eye(k).double(), torch.zeros(k).double())
+
+
+CANDIDATES = ("none", "ts", "svs", "sms", "platt", "beta", "quadratic")
+"""in the order of complexity, for many classes and for two; the number in the list is kept in the state of the map"""
+USED = {True: ("none", "ts", "platt", "beta", "quadratic"), False: ("none", "ts", "svs", "sms")}
+
+
+class Chosen(Structured):
+    """The map of the candidate that was chosen."""
+
+    curve: Tensor
+    choice: Tensor
+
+    def __init__(self, name: str, state: State, uniform: float, losses: Mapping[str, float]) -> None:
+        super().__init__(state.temperature, state.weight, state.bias, uniform)
+        self.register_buffer("curve", torch.tensor(state.curve, dtype=torch.float64))
+        self.register_buffer("choice", torch.tensor(float(CANDIDATES.index(name)), dtype=torch.float64))
+        self.losses = dict(losses)
+
+    @property
+    def chosen(self) -> str:
+        return CANDIDATES[int(self.choice)]
+
+    @property
+    def why(self) -> str:
+        """One sentence: what was chosen, against what."""
+        if not self.losses:
+            return f"`{self.chosen}` was chosen by cross-validation"
+        best = min(self.losses, key=lambda name: self.losses[name])
+        listed = ", ".join(f"{name} {loss:.4f}" for name, loss in self.losses.items())
+        reason = "it has the lowest" if best == self.chosen else f"it is simpler than `{best}` and not clearly worse in"
+        return f"`{self.chosen}` was chosen: {reason} cross-validated NLL ({listed})"
+
+    def calibrated(self, scores: Tensor) -> Tensor:
+        if len(self.bias) != 2:
+            return super().calibrated(scores)
+        z = scores.log_softmax(-1)
+        curved = self.curve.to(z) * (z[..., 1] - z[..., 0]).square()
+        return (super().calibrated(scores) + torch.stack([torch.zeros_like(curved), curved], -1)).log_softmax(-1)
+
+    def extra_repr(self) -> str:
+        return f"chosen={self.chosen}, {super().extra_repr()}"
+
+
+def _binary(kind: Any, data: HeldOut, prior: float) -> State:
+    fitted = BinaryScaling(kind, prior).fit(Outputs.of(data.scores), data.labels, data.weights)
+    assert isinstance(fitted, LogOdds)
+    c = fitted.coefficients.tolist()
+    slopes = (c[1], c[0]) if kind == "beta" else (c[0], c[0])
+    bias = torch.tensor([0.0, c[-1]]).double()
+    return State(1.0, torch.tensor(slopes).double().diag(), bias, c[1] if kind == "quadratic" else 0.0)
+
+
+def solve(name: str, data: HeldOut, prior: float, start: State | None = None) -> State:
+    """Fit one candidate; `start` is its fit on a larger set, from where the optimum is near."""
+    if name == "none":
+        return State.plain(data.classes)
+    if name in ("platt", "beta", "quadratic"):
+        return _binary(name, data, prior)
+    first, small = Tempered.of(data, prior), 1e-7 if start is None else ROUGH
+    if name == "ts":
+        return State.plain(data.classes, first.temperature)
+    if name == "svs":
+        near = None if start is None else (start.weight.diagonal().contiguous(), start.bias)
+        weight, bias = solve_svs(first.held_out, "auto", near, small)
+        return State(first.temperature, weight.diag(), bias)
+    found = solve_sms(first.held_out, "auto", None if start is None else (start.weight, start.bias), small)
+    return State(first.temperature, *found)
+
+
+def sample_losses(state: State, uniform: float, data: HeldOut) -> Tensor:
+    """NLL of each sample."""
+    log_probs = mixed(Chosen("none", state, uniform, {}).calibrated(data.scores), torch.tensor(uniform))
+    return F.nll_loss(log_probs, data.labels, reduction="none")
+
+
+def choose(losses: Mapping[str, Tensor], weights: Tensor) -> str:
+    """The first of the candidates, from simple to complex, that is within half a standard error of the best.
+
+    >>> even = torch.tensor([0.5, 0.3, 0.4, 0.2])
+    >>> choose({"none": even + 0.1, "ts": even, "svs": even - torch.tensor([0.3, -0.2, 0.1, -0.1])}, torch.ones(4))
+    'ts'
+    """
+    shares = (weights / weights.sum()).double()
+    means = {name: float(shares @ loss.double()) for name, loss in losses.items()}
+    best = min(means, key=lambda name: means[name])
+    for name in losses:
+        away = (losses[name] - losses[best]).double()
+        error = math.sqrt(float(shares.square() @ (away - shares @ away).square()))
+        if means[name] - means[best] <= DOUBT * error:
+            return name
+    return best
+
+
+@dataclass(frozen=True)
+class AutomaticCalibration(PostHoc):
+    """Chooses by cross-validation on the calibration set. `prior`: as for `ts`."""
+
+    prior: Prior = FEW
+
+    def __post_init__(self) -> None:
+        check_settings(self, "posthoc")
+
+    def identity(self, num_classes: int) -> nn.Module:
+        return Chosen("none", State.plain(num_classes), 0.0, {})
+
+    def fit(
+        self, outputs: Outputs, labels: Tensor, weights: Tensor | None = None, groups: Tensor | None = None
+    ) -> nn.Module:
+        data = check_held_out(outputs, labels, "auto", weights, groups)
+        names = [n for n in USED[data.classes == 2] if n != "sms" or data.classes <= MATRIX_UP_TO]
+        whole = {name: solve(name, data, self.prior) for name in names}
+        losses = {name: torch.empty(len(data.labels), dtype=torch.float64) for name in names}
+        fold = data.folds(FOLDS)
+        for f in range(FOLDS):
+            part, left = data.at(fold != f), data.at(fold == f)
+            for name in names:
+                found = solve(name, part, self.prior, whole[name])
+                losses[name][fold == f] = sample_losses(found, part.uniform(self.prior), left)
+        name = choose(losses, data.weights)
+        means = {each: float(data.shares @ loss) for each, loss in losses.items()}
+        return Chosen(name, whole[name], data.uniform(self.prior), means)
+
+
+METHODS = {
+    "auto": Method(
+        "auto",
+        posthoc=AutomaticCalibration(),
+        about="cross-validation chooses: nothing, ts, svs, sms; of two classes platt, beta, quadratic",
+        paper="Ours",
+        venue="balcal",
+        cost="six fits of each after training",
+    )
+}

@@ -1,0 +1,133 @@
+"""Berta, Holzmüller, Jordan, Bach: Structured matrix scaling for multi-class calibration. AISTATS 2026.
+
+    z = log softmax(scores / T)                         first a temperature
+    sms:  p = softmax((I + diag(v) + M) z + b)          M has no diagonal
+    svs:  p = softmax((I + diag(v)) z + b)
+
+    minimise  mean NLL + K/n (|v|^2 + |b|^2) + K(K-1)/n |M|^2
+
+n is the number of calibration samples, K that of classes. So many numbers are fitted as the samples support: with few
+samples both are temperature scaling. The problem is convex, and solved until its slope is nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from balcal.core import BalcalError, Outputs, PostHoc
+from balcal.methods.parts.affine import MatrixProblem, prices, solve_diagonal
+from balcal.methods.parts.fitted_map import FittedMap
+from balcal.methods.parts.held_out import FEW, HeldOut, Prior, check_held_out
+from balcal.methods.temperature import solve_temperature, tempered
+from balcal.recipe import Method
+from balcal.runtime.values import check_settings
+
+MOST_CLASSES = 1000
+"""for a matrix: it takes a minute and 2 GB there, on two cores"""
+
+
+class Structured(FittedMap):
+    """log softmax(W log softmax(scores / T) + b), where W is a matrix, or the vector of its diagonal."""
+
+    temperature: Tensor
+    weight: Tensor
+    bias: Tensor
+
+    def __init__(self, temperature: float, weight: Tensor, bias: Tensor, uniform: float = 0.0) -> None:
+        super().__init__(uniform, temperature=torch.tensor(temperature), weight=weight, bias=bias)
+
+    def lifted(self, scores: Tensor) -> Tensor:
+        return scores
+
+    def calibrated(self, scores: Tensor) -> Tensor:
+        z = tempered(scores, self.temperature.to(scores)).log_softmax(-1)
+        weight, bias = self.weight.to(z), self.bias.to(z)
+        return (F.linear(z, weight, bias) if weight.ndim == 2 else z * weight + bias).log_softmax(-1)
+
+    def extra_repr(self) -> str:
+        away = self.weight - (1 if self.weight.ndim == 1 else torch.eye(len(self.bias)).to(self.weight))
+        return f"T={float(self.temperature):.4f}, largest change of a weight {float(away.abs().max()):.4f}"
+
+
+@dataclass(frozen=True, eq=False)
+class Tempered:
+    """A held-out set after temperature scaling, whose log-probabilities are the scores."""
+
+    temperature: float
+    held_out: HeldOut
+
+    @classmethod
+    def of(cls, held_out: HeldOut, prior: float) -> Tempered:
+        found = solve_temperature(held_out.scores, held_out.labels, held_out.weights, prior)
+        z = tempered(held_out.scores, torch.tensor(found, dtype=torch.float64)).log_softmax(1)
+        return cls(found, held_out.of(z))
+
+
+def solve_svs(
+    data: HeldOut, who: str = "svs", start: tuple[Tensor, Tensor] | None = None, small: float = 1e-7
+) -> tuple[Tensor, Tensor]:
+    """(1 + v, b) on tempered log-probabilities."""
+    targets = F.one_hot(data.labels, data.classes).double()
+    return solve_diagonal(data, targets, 1.0, who, data.classes / data.size, small=small, start=start)
+
+
+def solve_sms(
+    data: HeldOut, who: str = "sms", start: tuple[Tensor, Tensor] | None = None, small: float = 1e-7
+) -> tuple[Tensor, Tensor]:
+    """(I + diag(v) + M, b) on tempered log-probabilities."""
+    k = data.classes
+    if k > MOST_CLASSES:
+        raise BalcalError(f"`sms` fits a matrix for at most {MOST_CLASSES:,} classes, not {k:,}: use `svs`")
+    one = k / data.size
+    price = prices(k, one, one * (k - 1), one)
+    centre = torch.eye(k, k + 1, dtype=torch.float64)
+    begin = centre if start is None else torch.cat([start[0], start[1][:, None]], 1)
+    v = MatrixProblem(data, centre).solve(price, begin, who, small)
+    return v[:, :-1], v[:, -1]
+
+
+@dataclass(frozen=True)
+class StructuredScaling(PostHoc):
+    """A temperature, then a weight for each class, or (`matrix`) for each pair of classes. `prior`: as for `ts`."""
+
+    matrix: bool = False
+    prior: Prior = FEW
+
+    def __post_init__(self) -> None:
+        check_settings(self, "posthoc")
+
+    def identity(self, num_classes: int) -> nn.Module:
+        weight = torch.eye(num_classes) if self.matrix else torch.ones(num_classes)
+        return Structured(1.0, weight, torch.zeros(num_classes))
+
+    def fit(
+        self, outputs: Outputs, labels: Tensor, weights: Tensor | None = None, groups: Tensor | None = None
+    ) -> nn.Module:
+        held_out = check_held_out(outputs, labels, "sms" if self.matrix else "svs", weights, groups)
+        first = Tempered.of(held_out, self.prior)
+        found = solve_sms(first.held_out) if self.matrix else solve_svs(first.held_out)
+        return Structured(first.temperature, *found, held_out.uniform(self.prior))
+
+
+METHODS = {
+    "svs": Method(
+        "svs",
+        posthoc=StructuredScaling(),
+        about="a temperature, then a regularised scale and bias for each class",
+        paper="Berta, Holzmüller, Jordan, Bach",
+        venue="AISTATS 2026",
+        cost="one fit after training",
+    ),
+    "sms": Method(
+        "sms",
+        posthoc=StructuredScaling(matrix=True),
+        about="a temperature, then a regularised matrix",
+        paper="Berta, Holzmüller, Jordan, Bach",
+        venue="AISTATS 2026",
+        cost="one fit after training, K^2",
+    ),
+}

@@ -1,0 +1,122 @@
+"""`auto` chooses what the data support, says so, and is no worse than the simplest for it."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from balcal import Calibrator
+from balcal.core import BalcalError
+from balcal.methods.automatic import choose
+from balcal.posthoc import calibrators
+
+
+def draw(seed, n, weight, hot=1.0, bias=0.0):
+    """hot * z, and labels drawn from softmax(weight @ z + bias), where z are log-probabilities."""
+    rng = np.random.default_rng(seed)
+    z = rng.normal(size=(n, len(weight))) * 2
+    z -= np.log(np.exp(z).sum(1, keepdims=True))
+    y = (z @ np.asarray(weight).T + bias + rng.gumbel(size=z.shape)).argmax(1)
+    return hot * z, y
+
+
+@pytest.mark.parametrize(
+    ("weight", "hot", "bias", "chosen"),
+    [
+        (np.eye(4), 3.0, 0.0, "ts"),
+        (np.eye(4), 2.0, np.array([0.8, 0, 0, -0.8]), "svs"),
+        (np.eye(4) + 0.4 * np.eye(4)[[1, 2, 3, 0]], 1.0, 0.0, "sms"),
+    ],
+)
+def test_it_finds_the_family(weight, hot, bias, chosen):
+    z, y = draw(0, 3000, weight, hot, bias)
+    found = Calibrator("auto", inputs="logits").fit(z, y)
+    assert found.chosen == chosen
+    assert f"`{chosen}` was chosen" in found.why
+    rest, labels = draw(1, 20_000, weight, hot, bias)
+    losses = {
+        name: -np.log(Calibrator(name, inputs="logits").fit(z, y).predict_proba(rest)[np.arange(20_000), labels]).mean()
+        for name in ("ts", "svs", "sms", "auto")
+    }
+    assert losses["auto"] <= min(losses.values()) + 1e-9
+
+
+def test_a_calibrated_model_is_left_alone_and_small_sets_stay_simple():
+    simple = 0
+    for seed in range(20):
+        z, y = draw(seed, 100, np.eye(4))
+        simple += Calibrator(inputs="logits").fit(z, y).chosen in ("none", "ts")
+    assert simple >= 15
+
+
+def test_two_classes_have_their_own_candidates():
+    rng = np.random.default_rng(0)
+    s = rng.normal(size=4000) * 2
+    y = (rng.random(4000) < 1 / (1 + np.exp(-s))).astype(int)
+    told = np.stack([np.zeros(4000), 2 * s + 1.5], 1)
+    found = Calibrator(inputs="logits").fit(told, y)
+    assert found.chosen == "platt"
+    assert {"none", "ts", "platt", "beta", "quadratic"} == set(found.map_.losses)
+
+
+def test_groups_keep_copies_out_of_the_fold_they_are_tested_on():
+    """Forty samples, each ten times: copies in other folds make overfitting look good."""
+    z, y = draw(3, 40, np.eye(6))
+    many, labels, group = np.repeat(z, 10, 0), np.repeat(y, 10), np.repeat([f"patient {i}" for i in range(40)], 10)
+    alone, together = Calibrator(inputs="logits"), Calibrator(inputs="logits")
+    alone.fit(many, labels)
+    together.fit(many, labels, groups=group)
+    assert alone.map_.losses["sms"] < together.map_.losses["sms"] - 0.01
+    with pytest.raises(BalcalError, match="cross-validation in 5 folds needs at least 5 groups, not 2"):
+        Calibrator(inputs="logits").fit(many, labels, groups=labels > 2)
+
+
+def test_the_simpler_of_two_equals():
+    loss = torch.rand(50, generator=torch.Generator().manual_seed(0)).double()
+    assert choose({"none": loss, "ts": loss, "svs": loss}, torch.ones(50)) == "none"
+    assert choose({"none": loss + 1, "ts": loss, "svs": loss - 1e-12}, torch.ones(50)) == "svs"
+
+
+@pytest.mark.parametrize("name", [name for name in calibrators() if name != "gamma"])
+@settings(max_examples=8, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    hot=st.sampled_from([0.01, 1.0, 30.0, 300.0]),
+    right=st.sampled_from(["mostly", "always", "never"]),
+)
+def test_no_probability_is_ever_zero(name, seed, hot, right):
+    """Never an infinite loss, whatever is asked later: certain, impossible, or far outside what was fitted on."""
+    rng = np.random.default_rng(seed)
+    k = 2 if name in ("platt", "beta", "quadratic") else 3
+    z = rng.normal(size=(60, k)) * hot
+    y = {"mostly": z + rng.gumbel(size=z.shape), "always": z, "never": -z}[right].argmax(1)
+    y[:k] = np.arange(k)
+    z -= z.max(1, keepdims=True)
+    fitted = Calibrator(name, inputs="log_probs").fit(z - np.log(np.exp(z).sum(1, keepdims=True)), y)
+    asked = np.full((k + 1, k), -np.inf)
+    asked[np.arange(k), np.arange(k)] = 0
+    asked[k] = np.log(1 / k)
+    assert fitted.predict_proba(asked).min() > 0
+
+
+@pytest.mark.parametrize("name", [name for name in calibrators() if name not in ("gamma", "auto", "ms", "dirichlet")])
+def test_a_weight_of_two_counts_as_two_samples(name):
+    """`auto`, `ms` and `dirichlet` deal copies to different folds; a weighted sample is in one."""
+    z, y = draw(5, 150, np.eye(2 if name in ("platt", "beta", "quadratic") else 3), hot=2.0)
+    weight = np.random.default_rng(0).integers(0, 4, len(y))
+    once = Calibrator(name, inputs="logits").fit(z, y, sample_weight=weight).predict_proba(z)
+    often = Calibrator(name, inputs="logits").fit(np.repeat(z, weight, 0), np.repeat(y, weight)).predict_proba(z)
+    np.testing.assert_allclose(once, often, atol=1e-9)
+
+
+def test_bad_weights_get_a_sentence():
+    z, y = draw(0, 50, np.eye(3))
+    for bad, sentence in [
+        (np.ones(49), "one weight for each of 50 samples"),
+        (-np.ones(50), "finite, at least 0, and not all 0"),
+        (np.zeros(50), "finite, at least 0, and not all 0"),
+        (np.full(50, np.nan), "finite, at least 0, and not all 0"),
+    ]:
+        with pytest.raises(BalcalError, match=sentence):
+            Calibrator("ts", inputs="logits").fit(z, y, sample_weight=bad)
