@@ -16,7 +16,17 @@ from balcal.registry import table
 OF_SCORES = ("auroc", "fpr95", "aupr_in", "aupr_out")
 OF_VOTES = ("soft_nll", "soft_kl")
 OF_PREDICTIONS = [name for name in table("metrics") if name not in OF_SCORES + OF_VOTES]
-BINNED = ["ece", "mce", "rmsce", "debiased_ece", "over_confidence", "under_confidence", "adaptive_ece", "classwise_ece"]
+BINNED = [
+    "binary_ece",
+    "ece",
+    "mce",
+    "rmsce",
+    "debiased_ece",
+    "over_confidence",
+    "under_confidence",
+    "adaptive_ece",
+    "classwise_ece",
+]
 MOST = {"nll": math.inf, "entropy": math.log(6) + 1e-4, "brier": 2 + 1e-4} | dict.fromkeys(OF_VOTES, math.inf)
 
 
@@ -118,9 +128,8 @@ def test_a_verdict_is_honest_and_valid_json(both, data, bins, resamples, seed):
         assert low <= high
     assert verdict.accuracy_interval[0] < verdict.accuracy_interval[1], "there is always some doubt"
     assert 0 <= verdict.floor_mean <= 1
-    if verdict.samples == 1:
-        assert verdict.gap_interval[1] - verdict.gap_interval[0] > 0.5
-        assert verdict.ece_interval[1] > verdict.ece_interval[0]
+    assert verdict.samples > 1
+    assert verdict.kind != "perfect", "so few samples cannot rule out a gap of 3 points"
 
 
 @law(

@@ -8,6 +8,7 @@ from balcal.metrics.bins import BinSums
 from balcal.metrics.calibration import (
     ClassBinSums,
     adaptive_ece,
+    binary_ece,
     classwise_ece,
     debiased_ece,
     ece,
@@ -21,8 +22,9 @@ from balcal.metrics.comparison import Comparison, compare
 from balcal.metrics.detection import DetectionScores, aupr_in, aupr_out, auroc, failure_auroc, fpr95
 from balcal.metrics.scoring import ScoreSums, accuracy, brier, brier_per_class, entropy, nll, soft_kl, soft_nll
 from balcal.metrics.selective import Ranked, aurc, risk_coverage
+from balcal.metrics.summary import summary, top_label
 from balcal.metrics.unbinned import SmoothSums, ks, smooth_ece
-from balcal.metrics.verdict import Verdict, summary, top_label, verdict
+from balcal.metrics.verdict import Verdict, verdict
 
 __all__ = [
     "BinSums",
@@ -39,6 +41,7 @@ __all__ = [
     "aupr_out",
     "auroc",
     "aurc",
+    "binary_ece",
     "brier",
     "brier_per_class",
     "classwise_ece",

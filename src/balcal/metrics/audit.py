@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from balcal.metrics.bins import Floats, bin_table, equal_mass
 from balcal.metrics.bootstrap import noise_floor
 from balcal.metrics.inputs import TopLabels, read
+from balcal.metrics.metric import by_name
 
 Line = tuple[str, str, float, str]
 """name, convention, value, why it differs"""
@@ -56,6 +57,7 @@ class Audit:
         }
 
 
+@by_name
 def audit(*, probs: Any = None, log_probs: Any = None, labels: Any) -> Audit:
     """Recompute ECE under every convention.
 

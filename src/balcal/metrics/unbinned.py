@@ -13,14 +13,17 @@ from scipy.optimize import brentq
 from balcal.core import BalcalError
 from balcal.metrics.bins import Accumulator, Floats, zeros
 from balcal.metrics.inputs import Rows, TopLabels, read
-from balcal.metrics.metric import Metric
+from balcal.metrics.metric import Metric, by_name
 from balcal.runtime.values import check_number
 
 CELLS = 8192
 """cells of the grid on which residuals are smoothed: far narrower than any kernel that noisy data asks for"""
 
 
-def smooth_ece(*, probs: Any = None, log_probs: Any = None, labels: Any, sigma: float | None = None) -> float:
+@by_name
+def smooth_ece(
+    *, probs: Any = None, log_probs: Any = None, labels: Any, sigma: float | None = None, sample_weight: Any = None
+) -> float:
     """ECE with a kernel in place of bins, of a width that it finds itself. Lower is better.
 
     The residuals conf - right are smoothed by a Gaussian of width sigma, reflected at 0 and 1 so that nothing is lost.
@@ -30,10 +33,11 @@ def smooth_ece(*, probs: Any = None, log_probs: Any = None, labels: Any, sigma: 
     >>> round(smooth_ece(probs=[[1.0, 0.0]] * 4, labels=[0, 0, 0, 1]), 6)  # always sure, right in three of four
     0.25
     """
-    return smooth_error(residual_grid(read(probs, log_probs, labels).top()), sigma)
+    return smooth_error(residual_grid(read(probs, log_probs, labels, sample_weight).top()), sigma)
 
 
-def ks(*, probs: Any = None, log_probs: Any = None, labels: Any) -> float:
+@by_name
+def ks(*, probs: Any = None, log_probs: Any = None, labels: Any, sample_weight: Any = None) -> float:
     """Kolmogorov-Smirnov calibration error: the largest |sum of conf - right| up to any confidence, over N. Lower is
     better.
 
@@ -43,7 +47,7 @@ def ks(*, probs: Any = None, log_probs: Any = None, labels: Any) -> float:
     >>> round(ks(probs=p, labels=[0, 1, 0, 1]), 6)  # running sums -0.5, 0.1, -0.1, -0.2
     0.125
     """
-    return ks_error(*sorted_top(read(probs, log_probs, labels).top()))
+    return ks_of(read(probs, log_probs, labels, sample_weight).top())
 
 
 def residual_grid(top: TopLabels) -> Floats:
@@ -52,6 +56,8 @@ def residual_grid(top: TopLabels) -> Floats:
     at = (top.conf * CELLS - 0.5).clamp(0, CELLS - 1)
     low = at.floor().clamp(max=CELLS - 2)
     share, first, gap = at - low, low.long(), top.gap / len(top)
+    if top.weights is not None:
+        gap = top.gap * top.weights / top.total
     grid = torch.bincount(first, gap * (1 - share), CELLS) + torch.bincount(first + 1, gap * share, CELLS)
     return np.asarray(grid.numpy(), dtype=np.float64)
 
@@ -95,6 +101,21 @@ def ks_error(conf: Floats, right: Floats) -> float:
     return float(np.abs(np.cumsum(conf) - right).max()) / len(conf)
 
 
+def weighted_groups(top: TopLabels) -> tuple[Floats, Floats, Floats]:
+    """(distinct confidences in ascending order, the weight of each, the weight of its right answers)."""
+    values, group = np.unique(top.conf.numpy(), return_inverse=True)
+    mass = top.mass.numpy()
+    whole, right = (np.bincount(group, each).astype(np.float64) for each in (mass, mass * top.right.numpy()))
+    return values, whole, right
+
+
+def ks_of(top: TopLabels) -> float:
+    if top.weights is None:
+        return ks_error(*sorted_top(top))
+    conf, mass, right = weighted_groups(top)
+    return float(np.abs(np.cumsum(conf * mass - right)).max()) / top.total
+
+
 class SmoothSums(Accumulator):
     """Smooth ECE from a grid of sums: constant memory, though there are no bins.
 
@@ -109,8 +130,8 @@ class SmoothSums(Accumulator):
         self.sums = {"residual": zeros(CELLS), "count": zeros(1)}
 
     def add_rows(self, rows: Rows) -> None:
-        self.sums["residual"] += torch.from_numpy(residual_grid(rows.top())) * len(rows)
-        self.sums["count"] += len(rows)
+        self.sums["residual"] += torch.from_numpy(residual_grid(rows.top())) * rows.total
+        self.sums["count"] += rows.total
 
     def compute(self) -> dict[str, float]:
         return {"smooth_ece": smooth_error((self.sums["residual"] / self.checked_count()).numpy())}

@@ -54,7 +54,7 @@ def ece_ruler(found: Verdict) -> Markup:
         f"up to {pct(found.floor_high, 2)} one time in forty"
     )
     tip = f"ECE {pct(found.ece, 2)}, 95 % interval {pct(found.ece_interval[0], 2)} to {pct(found.ece_interval[1], 2)}"
-    colour = {"perfect": "calm", "under": "under"}.get(found.kind, "over")
+    colour = {"perfect": "calm", "few": "calm", "under": "under"}.get(found.kind, "over")
     return frame.picture(
         f"{tip}; {floor}",
         frame.box((0, found.floor_high), (0, 1), "floor", floor),
