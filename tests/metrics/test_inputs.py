@@ -14,7 +14,8 @@ from balcal.registry import table
 
 OF_SCORES, OF_VOTES = ("auroc", "fpr95", "aupr_in", "aupr_out"), ("soft_nll", "soft_kl")
 OF_TWO_CLASSES = ("binary_ece",)
-OF_PREDICTIONS = [n for n in table("metrics") if n not in OF_SCORES + OF_VOTES + OF_TWO_CLASSES]
+TESTS = ("spiegelhalter", "spiegelhalter_p", "ks_p", "kuiper_p")  # in test_significance.py
+OF_PREDICTIONS = [n for n in table("metrics") if n not in OF_SCORES + OF_VOTES + OF_TWO_CLASSES + TESTS]
 
 
 @pytest.mark.parametrize("name", OF_PREDICTIONS)

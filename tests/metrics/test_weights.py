@@ -14,6 +14,8 @@ from balcal.registry import table
 
 DETECTION = ("auroc", "fpr95", "aupr_in", "aupr_out")
 SOFT = ("soft_nll", "soft_kl")
+TESTS = ("spiegelhalter", "spiegelhalter_p", "ks_p", "kuiper_p")
+"""A test counts observations, and copies are none: see test_significance.py."""
 SEEDS = st.integers(0, 10**6)
 MAKERS = st.sampled_from([draw, awkward])
 
@@ -24,7 +26,7 @@ def weights_of(seed, n, most=4):
 
 
 def of_predictions(name):
-    return name not in DETECTION + SOFT
+    return name not in DETECTION + SOFT + TESTS
 
 
 @pytest.mark.parametrize("name", [name for name in table("metrics") if of_predictions(name)])

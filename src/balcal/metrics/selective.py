@@ -13,7 +13,7 @@ from balcal.core import BalcalError
 from balcal.metrics.bins import Accumulator, Floats, check_bins, equal_mass
 from balcal.metrics.inputs import Rows, TopLabels, read
 from balcal.metrics.metric import Metric, by_name
-from balcal.metrics.unbinned import ks_of, sorted_top, weighted_groups
+from balcal.metrics.unbinned import ks_of, kuiper_of, sorted_top, weighted_groups
 
 
 @by_name
@@ -84,11 +84,16 @@ def aurc_of(top: TopLabels) -> float:
 
 
 def ranked_figures(top: TopLabels, bins: int = 15) -> dict[str, float]:
-    return {"adaptive_ece": equal_mass(top, bins).ece(), "ks": ks_of(top), "aurc": aurc_of(top)}
+    return {
+        "adaptive_ece": equal_mass(top, bins).ece(),
+        "ks": ks_of(top),
+        "kuiper": kuiper_of(top),
+        "aurc": aurc_of(top),
+    }
 
 
 class Ranked(Accumulator):
-    """Adaptive ECE, KS error and AURC. They rank the samples: memory grows by nine bytes a sample, 17 with weights.
+    """Adaptive ECE, KS and Kuiper error and AURC. They rank the samples: nine bytes for each, 17 with weights.
 
     >>> meter = Ranked()
     >>> meter.update(probs=[[0.9, 0.1], [0.8, 0.2]], labels=[0, 1])

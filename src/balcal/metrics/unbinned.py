@@ -50,6 +50,19 @@ def ks(*, probs: Any = None, log_probs: Any = None, labels: Any, sample_weight: 
     return ks_of(read(probs, log_probs, labels, sample_weight).top())
 
 
+@by_name
+def kuiper(*, probs: Any = None, log_probs: Any = None, labels: Any, sample_weight: Any = None) -> float:
+    """Kuiper calibration error: the largest |sum of conf - right| between any two confidences, over N. Lower is better.
+
+    It sees over-confidence in one range of confidence and under-confidence in another, where `ks` sees the larger.
+
+    >>> p = [[0.5, 0.5], [0.6, 0.4], [0.8, 0.2], [0.1, 0.9]]
+    >>> round(kuiper(probs=p, labels=[0, 1, 0, 1]), 6)  # running sums -0.5, 0.1, -0.1, -0.2: from -0.5 to 0.1
+    0.15
+    """
+    return kuiper_of(read(probs, log_probs, labels, sample_weight).top())
+
+
 def residual_grid(top: TopLabels) -> Floats:
     """Residuals conf - right, divided by N, on a grid. Each is shared between its two neighbours, so that position and
     amount are kept."""
@@ -116,6 +129,12 @@ def ks_of(top: TopLabels) -> float:
     return float(np.abs(np.cumsum(conf * mass - right)).max()) / top.total
 
 
+def kuiper_of(top: TopLabels) -> float:
+    conf, mass, right = weighted_groups(top)
+    walk = np.cumsum(conf * mass - right)
+    return float(walk.max().clip(min=0) - walk.min().clip(max=0)) / top.total
+
+
 class SmoothSums(Accumulator):
     """Smooth ECE from a grid of sums: constant memory, though there are no bins.
 
@@ -152,6 +171,14 @@ METRICS = {
         "fraction",
         "max_c |1/N sum_{conf_i <= c} (conf_i - right_i)|",
         "Gupta et al., ICLR 2021",
+        {"of": "top label", "ties": "counted together"},
+    ),
+    "kuiper": Metric(
+        kuiper,
+        "lower",
+        "fraction",
+        "max_{a < b} |1/N sum_{a < conf_i <= b} (conf_i - right_i)|",
+        "Kuiper 1960; Arrieta-Ibarra et al., JMLR 2022",
         {"of": "top label", "ties": "counted together"},
     ),
 }

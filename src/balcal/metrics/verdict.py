@@ -16,6 +16,7 @@ from balcal.core import BalcalError, Predictions
 from balcal.metrics import bootstrap
 from balcal.metrics.bins import Floats, bin_sizes, bin_table
 from balcal.metrics.bootstrap import Interval
+from balcal.metrics.details import Details
 from balcal.metrics.inputs import Rows, TopLabels, read, read_predictions
 from balcal.metrics.metric import by_name
 from balcal.metrics.scoring import per_sample_scores
@@ -65,6 +66,8 @@ class Verdict:
     """the smallest gap that matters"""
     effective_samples: float | None = None
     """with weights: how many samples of equal weight say as much"""
+    details: Details | None = None
+    """tests of perfect calibration, and a decomposition of the scores, if asked for"""
 
     @property
     def kind(self) -> Kind:
@@ -119,8 +122,10 @@ class Verdict:
     def as_dict(self) -> dict[str, Any]:
         """For JSON, which knows no infinity: None stands for it."""
         fields = asdict(self)
-        if self.effective_samples is None:
-            del fields["effective_samples"]
+        fields["details"] = self.details and self.details.as_dict()
+        for name in ("effective_samples", "details"):
+            if fields[name] is None:
+                del fields[name]
         for name in ("nll", "nll_interval"):
             fields[name] = _finite_or_none(fields[name])
         return fields
@@ -128,7 +133,8 @@ class Verdict:
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> Verdict:
         """From what `as_dict` returned, also if it was stored as JSON in between."""
-        return cls(**{name: _or_infinite(value) for name, value in fields.items()})
+        found = {name: _or_infinite(value) for name, value in fields.items() if name != "details"}
+        return cls(**found, details=Details.of(fields["details"]) if fields.get("details") else None)
 
     def __str__(self) -> str:
         floor = f"a perfect model scores {_percent(self.floor_mean)} on average, up to {_percent(self.floor_high)}"
@@ -146,6 +152,7 @@ class Verdict:
                 _row("debiased", self.debiased_ece, None, parts),
                 _row("NLL", self.nll, self.nll_interval, percent=False),
                 _row("Brier", self.brier, self.brier_interval, percent=False),
+                *(f"  {line}" for line in (self.details.lines() if self.details else [])),
             ]
         )
 
@@ -162,6 +169,8 @@ def verdict(
     seed: int = 0,
     sample_weight: Any = None,
     matters: float = MATTERS,
+    details: bool = False,
+    recalibrate: Any = None,
 ) -> Verdict:
     """Measure predictions, or arrays by name, and say how certain each figure is.
 
@@ -181,6 +190,9 @@ def verdict(
     matters
         The smallest gap between confidence and accuracy that matters. Where the samples rule out neither a perfect
         model nor such a gap, the verdict is that they are too few.
+    details, recalibrate
+        Add tests of perfect calibration with p-values, and what NLL and Brier score are made of, by `recalibrate` as in
+        `decomposition`.
 
     Two hundred samples at a confidence of 0.9, of which 150 are right:
 
@@ -226,6 +238,7 @@ def verdict(
         seed=seed,
         matters=float(matters),
         effective_samples=None if top.weights is None else top.effective,
+        details=Details.of_rows(rows, recalibrate) if details else None,
         **{f"{name}_interval": interval.bounds for name, interval in intervals.items()},
     )
 

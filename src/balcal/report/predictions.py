@@ -9,6 +9,7 @@ import numpy as np
 from markupsafe import Markup
 
 from balcal.core import Predictions
+from balcal.metrics.details import p_value
 from balcal.metrics.verdict import Verdict, verdict
 from balcal.plots.numbers import (
     Classes,
@@ -201,7 +202,9 @@ def _cut(name: str, most: int = 16) -> str:
 
 
 def verdict_header(content: Content) -> Markup:
-    return fill("verdict.html", content=content, ruler=ece_ruler, headline=_headline, explained=_explained)
+    return fill(
+        "verdict.html", content=content, ruler=ece_ruler, headline=_headline, explained=_explained, p_value=p_value
+    )
 
 
 def _headline(found: Verdict) -> str:
