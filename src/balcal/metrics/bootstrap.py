@@ -33,7 +33,7 @@ FINE, COARSE = 20, 4
 """cells per bin, for one model and for a pair of them"""
 CELLS_AT_ONCE = 1 << 22
 """most cells drawn at once"""
-PER_DOUBLING = 8
+PER_DOUBLING = 4
 """classes of weight, from one weight to its double"""
 MOST_BINS, MOST_RESAMPLES = 1000, 1_000_000
 
@@ -67,7 +67,7 @@ def cell_of(top: TopLabels, bins: int, per_bin: int) -> Ints:
 
 
 def weight_class(top: TopLabels) -> Ints:
-    """Classes of samples whose weights differ by at most a tenth; tiny weights share one. All 0 without weights."""
+    """Classes of samples whose weights differ by at most a fifth; tiny weights share one. All 0 without weights."""
     if top.weights is None:
         return np.zeros(len(top), dtype=np.int64)
     heavy = np.log2(top.weights.numpy() / float(top.weights.max()))

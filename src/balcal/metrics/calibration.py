@@ -147,6 +147,10 @@ def binary_ece(
     rows = read(probs, log_probs, labels, sample_weight)
     if rows.num_classes != 2:
         raise BalcalError(f"binary_ece is for two classes, not {rows.num_classes}: use ece or classwise_ece")
+    return class_1_ece(rows, bins)
+
+
+def class_1_ece(rows: Rows, bins: int) -> float:
     sums = ClassBinSums(2, bins)
     sums.add_rows(rows)
     return sums.compute()["binary_ece"]

@@ -79,15 +79,17 @@ def read_labels(given: Any, table: Tensor, one_column: bool = False) -> Tensor:
             f"expected probabilities (N, K) and N labels, got {tuple(table.shape)} and {tuple(answers.shape)}"
         )
     answers = _whole(answers)
-    if one_column and bool((answers.long() > 1).any()):
+    numbers = answers.long()
+    if one_column and bool((numbers > 1).any()):
         raise BalcalError(
-            f"one column is the probability of class 1 of two classes, but a label is {int(answers.long().max())}: "
+            f"one column is the probability of class 1 of two classes, but a label is {int(numbers.max())}: "
             "pass a column for each class"
         )
-    if table.shape[1] == 2 and answers.dtype != torch.uint64 and sorted(set(answers.tolist())) in ([-1], [-1, 1]):
+    signed = table.shape[1] == 2 and answers.dtype != torch.uint64
+    if signed and int(numbers.min()) == -1 and bool((numbers.abs() == 1).all()):
         raise BalcalError("labels are class indices, 0 and 1, not -1 and 1: pass (labels + 1) // 2")
     check_labels(answers, table.shape[1], "the data")
-    return answers.long()
+    return numbers
 
 
 def _words(given: Any) -> list[str] | None:
