@@ -78,7 +78,7 @@ def test_the_hall_is_clear():
     assert len(lengths) <= 185
 
 
-@pytest.mark.parametrize(("module", "most"), [("balcal.model", 8), ("balcal.training.loop", 34)])
+@pytest.mark.parametrize(("module", "most"), [("balcal.model", 8), ("balcal.training.loop", 38)])
 def test_a_part_brings_little_else(module, most):
     probe = f"import sys, {module}\nours = [n for n in sys.modules if n.partition('.')[0] == 'balcal']\n"
     probe += f"assert len(ours) <= {most}, sorted(ours)"

@@ -88,16 +88,17 @@ REFUSED = {
     ),
     "negative labels": ({"probs": P, "labels": Y - 1}, "label -1 in the data is out of range"),
     "no labels": ({"probs": P, "labels": Y[:39]}, "got .40, 4. and .39,."),
-    "labels as a table": ({"probs": P, "labels": np.eye(4, dtype=int)[Y]}, "N labels"),
+    "labels as a table": ({"probs": P, "labels": np.eye(4, dtype=int)[Y] * 2}, "must be one-hot"),
     "words": ({"probs": P.astype(str), "labels": Y}, "expected numbers"),
-    "labels in words": ({"probs": P, "labels": Y.astype(str)}, "expected numbers"),
+    "labels in words": ({"probs": P, "labels": np.array(["cat", "dog"])[Y % 2]}, "not names like '(cat|dog)'"),
     "complex numbers": ({"probs": P.astype(complex), "labels": Y}, "expected numbers"),
     "dates": ({"probs": P, "labels": Y.astype("datetime64[s]")}, "expected numbers"),
     "dates of the other byte order": ({"probs": P, "labels": Y.astype(">M8[s]")}, "expected numbers"),
     "records": ({"probs": P, "labels": np.zeros(40, dtype="i4,i4")}, "expected numbers"),
     "a number": ({"probs": np.array(0.5), "labels": Y}, "a row for each sample"),
     "nothing": ({"probs": np.zeros((0, 4)), "labels": Y[:0]}, "no samples"),
-    "one column": ({"probs": np.ones((40, 1)), "labels": Y * 0}, "of two classes pass both"),
+    "one column of logits": ({"probs": 3 * np.ones((40, 1)), "labels": Y * 0}, "from 0 to 1, and one is 3: are these"),
+    "one column of four classes": ({"probs": np.ones(40), "labels": Y}, "pass a column for each class"),
     "no distribution": ({"probs": P * 1.012, "labels": Y}, "sum to one .one is off by 0.012.: are these logits"),
     "log-probabilities above one": ({"log_probs": np.log(P) + 0.012, "labels": Y}, "sum to one"),
     "a negative probability": ({"probs": P + np.array([[-1, 1, 0, 0]]), "labels": Y}, "negative"),
@@ -228,7 +229,7 @@ def test_damaged_files_get_one_sentence(tmp_path, what):
         (b"label,a,b\n0.7,0.5,0.5\n", "not numbers"),
         (b"label,a,b\n99999999999999999999999,0.5,0.5\n", "expected numbers in the labels"),
         (b"label,a,b\n0,nan,0.5\n", "NaN or infinite"),
-        (b"label\n0\n", "of two classes pass both"),
+        (b"label\n0\n", "rows without a number"),
     ],
 )
 def test_tables_of_text_get_one_sentence(tmp_path, content, complaint):
@@ -268,3 +269,15 @@ def test_long_names_are_no_traceback():
                 read_arrays(source, kind="probs")
             with pytest.raises(BalcalError):
                 write_report(source)
+
+
+def test_one_column_of_a_file_is_the_probability_of_class_1(tmp_path):
+    one, y = P[:, 1], (P[:, 1] > 0.3).astype(int)
+    both = np.stack([1 - one, one], 1)
+    (tmp_path / "one.csv").write_text("label,p\n" + "".join(f"{a},{float(b)!r}\n" for a, b in zip(y, one, strict=True)))
+    np.savez(tmp_path / "probs.npz", probs=one, labels=y)
+    np.savez(tmp_path / "logits.npz", logits=np.log(one / (1 - one))[:, None], labels=np.eye(2)[y])
+    for name, kind in (("one.csv", "probs"), ("probs.npz", None), ("logits.npz", None)):
+        predictions = read_arrays(str(tmp_path / name), kind=kind).predictions()
+        assert predictions.probs.numpy() == pytest.approx(both, abs=1e-12)
+        assert predictions.labels.tolist() == y.tolist()

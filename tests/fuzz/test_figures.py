@@ -16,7 +16,17 @@ from balcal.registry import table
 OF_SCORES = ("auroc", "fpr95", "aupr_in", "aupr_out")
 OF_VOTES = ("soft_nll", "soft_kl")
 OF_PREDICTIONS = [name for name in table("metrics") if name not in OF_SCORES + OF_VOTES]
-BINNED = ["ece", "mce", "rmsce", "debiased_ece", "over_confidence", "under_confidence", "adaptive_ece", "classwise_ece"]
+BINNED = [
+    "binary_ece",
+    "ece",
+    "mce",
+    "rmsce",
+    "debiased_ece",
+    "over_confidence",
+    "under_confidence",
+    "adaptive_ece",
+    "classwise_ece",
+]
 MOST = {"nll": math.inf, "entropy": math.log(6) + 1e-4, "brier": 2 + 1e-4} | dict.fromkeys(OF_VOTES, math.inf)
 
 
@@ -67,7 +77,7 @@ def test_whatever_is_passed_for_predictions(name, both, data, logs):
     labels = data.draw(mostly(answers(y, p.shape[1]), odd))
     more = {"bins": data.draw(mostly(st.integers(1, 40), numbers))} if name in BINNED else {}
     found = outcome(getattr(metrics, name), **{"log_probs" if logs else "probs": given}, labels=labels, **more)
-    if found is not None:
+    if found is not None and name != "spiegelhalter":
         assert -1e-12 <= found <= MOST.get(name, 1 + 1e-5)
 
 
@@ -107,7 +117,8 @@ def test_a_verdict_is_honest_and_valid_json(both, data, bins, resamples, seed):
     p, y = both
     resamples = resamples if not isinstance(resamples, int) or resamples < 1000 else 1000
     given, labels = data.draw(spoilt(p)), data.draw(answers(y, p.shape[1]))
-    verdict = outcome(metrics.verdict, probs=given, labels=labels, bins=bins, resamples=resamples, seed=seed)
+    more = {"details": data.draw(st.booleans())}
+    verdict = outcome(metrics.verdict, probs=given, labels=labels, bins=bins, resamples=resamples, seed=seed, **more)
     if verdict is None:
         return
     fields = json.loads(json.dumps(verdict.as_dict(), allow_nan=False))
@@ -118,9 +129,8 @@ def test_a_verdict_is_honest_and_valid_json(both, data, bins, resamples, seed):
         assert low <= high
     assert verdict.accuracy_interval[0] < verdict.accuracy_interval[1], "there is always some doubt"
     assert 0 <= verdict.floor_mean <= 1
-    if verdict.samples == 1:
-        assert verdict.gap_interval[1] - verdict.gap_interval[0] > 0.5
-        assert verdict.ece_interval[1] > verdict.ece_interval[0]
+    assert verdict.samples > 1
+    assert verdict.kind != "perfect", "so few samples cannot rule out a gap of 3 points"
 
 
 @law(

@@ -52,3 +52,9 @@ def test_gaps_of_one_sign_make_bins_matter_not():
     y = np.array([0] * 30 + [1] * 70)
     assert "their number does not matter" in found(p, y)["10 bins"].why
     assert "no confidence is exactly 1" in found(p, y)["torchmetrics"].why
+
+
+def test_two_classes_are_asked_twice():
+    p, y = draw(1, n=80, k=2)
+    assert found(p, y)["class 1"].value == pytest.approx(metrics.binary_ece(probs=p[:, 1], labels=y), abs=1e-12)
+    assert "class 1" not in found(*draw(1))

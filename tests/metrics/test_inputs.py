@@ -9,12 +9,13 @@ from samples import awkward, draw
 
 from balcal import metrics
 from balcal.core import BalcalError
-from balcal.metrics.inputs import CELLS
+from balcal.metrics.inputs import CELLS, read_logits
 from balcal.registry import table
 
-OF_PREDICTIONS = [
-    n for n in table("metrics") if n not in ("auroc", "fpr95", "aupr_in", "aupr_out", "soft_nll", "soft_kl")
-]
+OF_SCORES, OF_VOTES = ("auroc", "fpr95", "aupr_in", "aupr_out"), ("soft_nll", "soft_kl")
+OF_TWO_CLASSES = ("binary_ece",)
+TESTS = ("spiegelhalter", "spiegelhalter_p", "ks_p", "kuiper_p")  # in test_significance.py
+OF_PREDICTIONS = [n for n in table("metrics") if n not in OF_SCORES + OF_VOTES + OF_TWO_CLASSES + TESTS]
 
 
 @pytest.mark.parametrize("name", OF_PREDICTIONS)
@@ -66,17 +67,13 @@ def test_inputs_are_never_guessed():
     with pytest.raises(BalcalError, match="label 4 in the data is out of range"):
         metrics.ece(probs=p, labels=np.full(300, 4))
     with pytest.raises(BalcalError, match="class indices"):
-        metrics.ece(probs=p, labels=y.astype(float))
+        metrics.ece(probs=p, labels=y + 0.5)
     with pytest.raises(BalcalError, match="NaN or infinite"):
         metrics.nll(probs=np.full((3, 2), np.nan), labels=[0, 1, 0])
     with pytest.raises(BalcalError, match="NaN or infinite"):
         metrics.ece(log_probs=np.full((3, 2), np.inf), labels=[0, 1, 0])
     with pytest.raises(BalcalError, match="no samples"):
         metrics.accuracy(probs=np.zeros((0, 2)), labels=np.zeros(0, int))
-    with pytest.raises(BalcalError, match="of two classes pass both"):
-        metrics.ece(probs=[[0.9], [0.8]], labels=[0, 0])
-    with pytest.raises(BalcalError, match="expected probabilities"):
-        metrics.ece(probs=[0.9, 0.8], labels=[0, 0])
     with pytest.raises(BalcalError, match="expected numbers"):
         metrics.ece(probs=[["a", "b"]], labels=[0])
 
@@ -200,3 +197,132 @@ def test_accumulators_refuse_what_is_not_theirs():
     for sigma in (0, -1, np.nan, np.inf, "a"):
         with pytest.raises(BalcalError, match="the width sigma of smooth ECE must be"):
             metrics.smooth_ece(probs=p, labels=y, sigma=sigma)
+
+
+def two_classes(seed, n=60):
+    rng = np.random.default_rng(seed)
+    one = rng.beta(1.5, 1.5, n)
+    return one, (rng.random(n) < one**1.3).astype(int)
+
+
+@pytest.mark.parametrize("name", [*OF_PREDICTIONS, *OF_TWO_CLASSES])
+def test_one_column_is_the_probability_of_class_1(name):
+    one, y = two_classes(0)
+    measure = getattr(metrics, name)
+    expected = measure(probs=np.stack([1 - one, one], 1), labels=y)
+    columns = {
+        "probs": (one, one[:, None], torch.from_numpy(one), one.tolist()),
+        "log_probs": (np.log(one), np.log(one)[:, None]),
+    }
+    for kind, given_as in columns.items():
+        for column in given_as:
+            assert measure(**{kind: column}, labels=y) == pytest.approx(expected, abs=1e-12), kind
+    assert measure(probs=one.astype(np.float32), labels=y) == pytest.approx(expected, abs=1e-5)
+
+
+def test_log_probabilities_of_one_column_keep_their_digits():
+    """Both ends: p of 1e-20, and p so near 1 that only its logarithm can say how near."""
+    found = metrics.nll(log_probs=[np.log(1e-20), -1e-20], labels=[0, 0])
+    assert found == pytest.approx((1e-20 - np.log(1e-20)) / 2, rel=1e-12)
+
+
+def test_one_column_in_verdict_summary_batches_and_votes():
+    one, y = two_classes(1)
+    both = np.stack([1 - one, one], 1)
+    assert metrics.verdict(probs=one, labels=y) == metrics.verdict(probs=both, labels=y)
+    assert metrics.summary(probs=one, labels=y) == metrics.summary(probs=both, labels=y)
+    meter = metrics.ClassBinSums(2)
+    meter.update(probs=one[:20], labels=y[:20])
+    meter.update(probs=both[20:], labels=y[20:])
+    assert meter.compute()["binary_ece"] == pytest.approx(metrics.binary_ece(probs=one, labels=y), abs=1e-12)
+    assert metrics.soft_nll(probs=one, soft_labels=y) == pytest.approx(metrics.nll(probs=one, labels=y), abs=1e-12)
+    assert read_logits(np.log(one / (1 - one))).softmax(1).numpy() == pytest.approx(both, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "complaint"),
+    [
+        ({"probs": [0.2, 1.2]}, "from 0 to 1, and one is 1.2: are these logits"),
+        ({"probs": [[-0.2], [0.3]]}, "from 0 to 1, and one is -0.2"),
+        ({"log_probs": [0.5, -1.0]}, "at most 0, and one is 0.5"),
+        ({"probs": [np.nan, 0.5]}, "NaN"),
+        ({"probs": [0, 1]}, "are these class labels"),
+        ({"probs": [0.5, 0.5], "labels": [0, 4]}, "of two classes, but a label is 4: pass a column for each class"),
+        ({"probs": [0.5, 0.5], "labels": [-1, 1]}, r"not -1 and 1: pass \(labels \+ 1\) // 2"),
+    ],
+)
+def test_what_cannot_be_one_column_is_refused(arrays, complaint):
+    with pytest.raises(BalcalError, match=complaint):
+        metrics.ece(**{"labels": [0, 1], **arrays})
+
+
+def test_class_1_by_hand():
+    """Bins of five: 0.1 and 0.15 share one; 0.9 and 0.85 another. In `ece` all four share one, and errors cancel."""
+    one, y = [0.1, 0.15, 0.9, 0.85], [0, 1, 1, 1]
+    assert metrics.binary_ece(probs=one, labels=y, bins=5) == pytest.approx((abs(0.25 - 1) + abs(1.75 - 2)) / 4)
+    assert metrics.ece(probs=one, labels=y, bins=5) == pytest.approx(abs(0.9 + 0.85 + 0.9 + 0.85 - 3) / 4)
+    with pytest.raises(BalcalError, match="two classes, not 4: use ece or classwise_ece"):
+        metrics.binary_ece(probs=draw(0)[0], labels=draw(0)[1])
+
+
+def test_labels_that_can_mean_only_one_thing_are_converted():
+    p, y = draw(7, n=40)
+    expected = metrics.nll(probs=p, labels=y)
+    one_hot = np.eye(4)[y]
+    words = [str(each) for each in y]
+    alike = [y.astype(float), y[:, None], one_hot, one_hot.astype(int), one_hot.astype(bool), torch.from_numpy(one_hot)]
+    for labels in (*alike, words, np.array(words), np.array(words, dtype=object), torch.from_numpy(y).float()):
+        assert metrics.nll(probs=p, labels=labels) == expected
+
+
+@pytest.mark.parametrize(
+    ("labels", "complaint"),
+    [
+        (["cat", "dog"], r"not names like 'cat': pass \[classes.index\(name\) for name in labels\]"),
+        (np.array(["0", "-1"], dtype=object), "not names like '-1'"),
+        ([0.5, 1.0], "whole numbers, and one is 0.5; votes and probabilities go to soft_nll"),
+        ([np.nan, 1.0], "whole numbers, and one is nan"),
+        ([[0.5, 0.5], [0.0, 1.0]], "must be one-hot"),
+        ([[1, 1], [0, 1]], "must be one-hot"),
+        ([[1, 0, 0], [0, 1, 0]], "expected probabilities"),
+        ([1e300, 0.0], "out of range"),
+        ([None, "1"], "expected numbers"),
+    ],
+)
+def test_labels_that_could_mean_anything_are_refused(labels, complaint):
+    with pytest.raises(BalcalError, match=complaint):
+        metrics.ece(probs=[[0.5, 0.5], [0.2, 0.8]], labels=labels)
+
+
+def test_arrays_go_by_name_and_bins_have_two_names():
+    p, y = draw(0)
+    for name in ("ece", "nll", "summary", "top_label", "aurc"):
+        with pytest.raises(BalcalError, match=rf"pass arrays by name: {name}\(probs=..., labels=...\)"):
+            getattr(metrics, name)(p, y)
+    with pytest.raises(BalcalError, match=r"auroc\(scores_in=..., scores_out=...\)"):
+        metrics.auroc([1.0], [2.0])
+    with pytest.raises(BalcalError, match="pass arrays by name"):
+        metrics.BinSums().update(p, y)
+    with pytest.raises(
+        BalcalError, match=r"ece has no argument `y_true=`: it takes probs=, log_probs=, labels=, bins="
+    ):
+        metrics.ece(probs=p, y_true=y)
+    for name in ("ece", "mce", "adaptive_ece", "classwise_ece", "summary", "verdict"):
+        measure = getattr(metrics, name)
+        assert measure(probs=p, labels=y, n_bins=7) == measure(probs=p, labels=y, bins=7), name
+    assert metrics.BinSums(n_bins=7).bins == metrics.Ranked(n_bins=7).bins == 7
+    with pytest.raises(BalcalError, match="two names of one number"):
+        metrics.ece(probs=p, labels=y, bins=7, n_bins=7)
+    with pytest.raises(BalcalError, match="nll has no argument `n_bins=`"):
+        metrics.nll(probs=p, labels=y, n_bins=7)
+
+
+def test_rounded_probabilities_are_called_rounded():
+    p, y = np.full((3, 30), 1 / 30), [0, 1, 2]
+    for dtype in (np.float64, np.float32):
+        with pytest.raises(BalcalError, match=r"are rounded to 2 decimals, so that rows .* \(one is off by 0\.1\)"):
+            metrics.ece(probs=p.round(2).astype(dtype), labels=y)
+    with pytest.warns(UserWarning, match="they are divided by their sum; they seem to be rounded to 4 decimals"):
+        metrics.ece(probs=p.round(4), labels=y)
+    with pytest.raises(BalcalError, match="are these logits"):
+        metrics.ece(probs=[[0.25, 0.5], [0.5, 0.5]], labels=[0, 1])

@@ -56,10 +56,13 @@ def test_the_sentence_names_what_is_wrong():
 
 def test_perfect_on_the_whole_but_leaning_is_said_so():
     """ECE cannot tell it from perfect; the mean can."""
-    verdict = metrics.verdict(predictions_of(known(np.random.default_rng(2), 4000, lambda c: c - 0.02, (2, 1.5))))
+    predictions = predictions_of(known(np.random.default_rng(2), 4000, lambda c: c - 0.02, (2, 1.5)))
+    verdict = metrics.verdict(predictions, matters=0.04)
     assert verdict.kind == "perfect"
     assert verdict.ece_interval[0] == 0
     assert "indistinguishable from perfect, though over-confident by" in verdict.sentence()
+    strict = metrics.verdict(predictions, matters=0.01).sentence()
+    assert "could hide, though over-confident by" in strict
 
 
 def test_same_seed_same_verdict_and_arrays_do():
@@ -79,30 +82,66 @@ def test_certainty_has_honest_bounds():
     """All right at confidence 1: accuracy may still be lower on other samples; a label of probability 0 is infinite."""
     sure = metrics.verdict(probs=[[1.0, 0.0]] * 50, labels=[0] * 50)
     assert sure.accuracy_interval[0] == pytest.approx(0.929, abs=0.001)
-    assert sure.kind == "perfect"
+    assert sure.kind == "few"
+    assert sure.could_hide == pytest.approx(0.071, abs=0.001)
+    assert "a gap of up to 7.1" in sure.sentence()
     fooled = metrics.verdict(probs=[[1.0, 0.0]] * 50, labels=[0] * 49 + [1])
     assert fooled.nll == np.inf
     assert fooled.nll_interval == (np.inf, np.inf)
     assert fooled.kind == "over"
 
 
-def test_one_sample_leaves_all_open():
-    """Right at a confidence of 0.9: the accuracy may be anything from 21 % on, and nothing bounds the NLL."""
-    verdict = metrics.verdict(probs=[[0.9, 0.1]], labels=[0])
+def test_one_sample_is_refused():
+    with pytest.raises(BalcalError, match="one sample says nothing about calibration"):
+        metrics.verdict(probs=[[0.9, 0.1]], labels=[0])
+    with pytest.raises(BalcalError, match="one sample says nothing"):
+        metrics.verdict(probs=[[0.9, 0.1]] * 3, labels=[0, 0, 0], sample_weight=[0, 5, 0])
+
+
+def test_two_samples_leave_all_open():
+    """Right at a confidence of 0.9: the accuracy may be anything from 34 % on, and nothing bounds the NLL."""
+    verdict = metrics.verdict(probs=[[0.9, 0.1]] * 2, labels=[0, 0])
     low, high = verdict.accuracy_interval
-    assert (low, high) == pytest.approx((0.2065, 1), abs=1e-4)
+    assert (low, high) == pytest.approx((0.3424, 1), abs=1e-4)
     assert verdict.gap_interval == pytest.approx((-0.1, 0.9 - low))
     assert verdict.ece_interval == pytest.approx((0, 0.9 - low))
     assert verdict.nll_interval[0] < verdict.nll < verdict.nll_interval[1] == np.inf
-    assert verdict.brier_interval[0] < verdict.brier < 1.5 < verdict.brier_interval[1] < 2
-    assert "[0.02" in str(verdict)
+    assert verdict.brier_interval[0] < verdict.brier < 1.3 < verdict.brier_interval[1] < 2
     assert "inf]" in str(verdict)
     fields = json.loads(json.dumps(verdict.as_dict(), allow_nan=False))
     assert fields["nll_interval"][1] is None
     assert metrics.Verdict.of(fields) == verdict
 
 
-@pytest.mark.parametrize(("n", "right"), [(1, True), (3, True), (200, True), (200, False)])
+@pytest.mark.parametrize("shape", [(6, 1), (2, 1.5)])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_ignorance_is_not_praised(shape, sign):
+    """Fifty samples and a true error of three points: too few in at least 80 % of draws."""
+    rng, few = np.random.default_rng(4), 0
+    for trial in range(60):
+        top = known(rng, 50, lambda conf: (conf - 0.03 * sign).clip(0, 1), shape)
+        verdict = metrics.verdict(predictions_of(top), resamples=200, seed=trial)
+        few += verdict.kind == "few"
+        if verdict.kind == "few":
+            assert verdict.sentence().startswith("too few samples to tell: a gap of up to ")
+            assert verdict.could_hide > 0.03
+            assert verdict.samples_needed > 50
+            assert f"about {verdict.samples_needed:,} would do" in str(verdict)
+    assert few / 60 >= 0.8
+
+
+@pytest.mark.parametrize("shape", [(6, 1), (2, 1.5), (30, 1)])
+def test_the_number_that_would_do_does(shape):
+    """Perfect models: 100 samples are too few; with as many as the verdict asks for, it can tell; so with 10,000."""
+    rng = np.random.default_rng(5)
+    asked = [metrics.verdict(predictions_of(known(rng, 100, shape=shape)), resamples=200).samples_needed]
+    assert asked[0] is not None
+    for n in (asked[0], 10_000):
+        kinds = [metrics.verdict(predictions_of(known(rng, n, shape=shape)), resamples=200).kind for _ in range(25)]
+        assert kinds.count("perfect") >= 20, (n, kinds)
+
+
+@pytest.mark.parametrize(("n", "right"), [(3, True), (200, True), (200, False)])
 def test_no_doubt_is_doubted(n, right):
     """Samples that are all alike, and all right or all wrong, say little of what others may be."""
     verdict = metrics.verdict(probs=[[0.9, 0.1]] * n, labels=[0 if right else 1] * n)
@@ -137,3 +176,8 @@ def test_arrays_are_passed_by_name():
     p, _ = draw(0)
     with pytest.raises(BalcalError, match="expected predictions, got ndarray: pass arrays by name"):
         metrics.verdict(p)
+    with pytest.raises(BalcalError, match=r"pass arrays by name: verdict\(probs=..., labels=...\)"):
+        metrics.verdict(p, p)
+    for matters in (0, 1, -1, np.nan, "3"):
+        with pytest.raises(BalcalError, match="the gap that matters must"):
+            metrics.verdict(probs=p, labels=p.argmax(1), matters=matters)

@@ -18,6 +18,7 @@ from page_samples import (
     small_arena,
 )
 from pages import Page, check_self_contained
+from samples import draw
 
 from balcal import report
 from balcal.arena.columns import COLUMNS
@@ -345,3 +346,15 @@ def test_a_model_without_mistakes_and_a_single_class_predicted():
         told, log_probs=told.log_probs[told.probs.argmax(1) == 0], labels=told.labels[told.probs.argmax(1) == 0]
     )
     check_self_contained(run_page(content_of_predictions(one, "one class")))
+
+
+def test_the_header_admits_ignorance_and_shows_p_values(tmp_path):
+    perfect, rng = tmp_path / "perfect.npz", np.random.default_rng(0)
+    p, _ = draw(1, n=40)
+    np.savez(perfect, probs=p, labels=(p.cumsum(1) < rng.random((40, 1))).sum(1).clip(max=3))
+    write_report(perfect)
+    page = check_self_contained((tmp_path / "perfect.html").read_text()).text
+    assert "Too few samples to tell: a gap of up to" in page
+    assert "samples would tell a gap of 3" in page
+    for words in ("Spiegelhalter", "Kuiper", "p-value", "refinement", "miscalibration"):
+        assert words in page

@@ -32,7 +32,13 @@ def run_demo(out: Path, seed: int = 0, device: str | None = None, task: str = "f
     say(f"reliability diagram: {picture}", file=sys.stderr)
 
 
-WORDS = {"perfect": "like perfect", "over": "over-confident", "under": "under-confident", "mixed": "over and under"}
+WORDS = {
+    "perfect": "like perfect",
+    "few": "too few samples",
+    "over": "over-confident",
+    "under": "under-confident",
+    "mixed": "over and under",
+}
 
 
 def render_comparison(verdicts: dict[str, Verdict], title: str) -> str:

@@ -17,7 +17,8 @@ from balcal.data.splits import manifest
 from balcal.evaluation.predict import fit_posthoc, predict_batches
 from balcal.methods.parts.fitted_map import explained
 from balcal.metrics.comparison import compare
-from balcal.metrics.verdict import summary, verdict
+from balcal.metrics.summary import summary
+from balcal.metrics.verdict import verdict
 from balcal.model import Model
 from balcal.recipe import Method, Task
 from balcal.runs import Run

@@ -8,6 +8,7 @@ from balcal.metrics.bins import BinSums
 from balcal.metrics.calibration import (
     ClassBinSums,
     adaptive_ece,
+    binary_ece,
     classwise_ece,
     debiased_ece,
     ece,
@@ -18,16 +19,28 @@ from balcal.metrics.calibration import (
     under_confidence,
 )
 from balcal.metrics.comparison import Comparison, compare
+from balcal.metrics.decomposition import Decomposition, decomposition
 from balcal.metrics.detection import DetectionScores, aupr_in, aupr_out, auroc, failure_auroc, fpr95
 from balcal.metrics.scoring import ScoreSums, accuracy, brier, brier_per_class, entropy, nll, soft_kl, soft_nll
 from balcal.metrics.selective import Ranked, aurc, risk_coverage
-from balcal.metrics.unbinned import SmoothSums, ks, smooth_ece
-from balcal.metrics.verdict import Verdict, summary, top_label, verdict
+from balcal.metrics.significance import (
+    CalibrationTest,
+    calibration_tests,
+    ks_p,
+    kuiper_p,
+    spiegelhalter,
+    spiegelhalter_p,
+)
+from balcal.metrics.summary import summary, top_label
+from balcal.metrics.unbinned import SmoothSums, ks, kuiper, smooth_ece
+from balcal.metrics.verdict import Verdict, verdict
 
 __all__ = [
     "BinSums",
+    "CalibrationTest",
     "ClassBinSums",
     "Comparison",
+    "Decomposition",
     "DetectionScores",
     "Ranked",
     "ScoreSums",
@@ -39,16 +52,22 @@ __all__ = [
     "aupr_out",
     "auroc",
     "aurc",
+    "binary_ece",
     "brier",
     "brier_per_class",
+    "calibration_tests",
     "classwise_ece",
     "compare",
     "debiased_ece",
+    "decomposition",
     "ece",
     "entropy",
     "failure_auroc",
     "fpr95",
     "ks",
+    "ks_p",
+    "kuiper",
+    "kuiper_p",
     "mce",
     "mean_confidence",
     "nll",
@@ -58,6 +77,8 @@ __all__ = [
     "smooth_ece",
     "soft_kl",
     "soft_nll",
+    "spiegelhalter",
+    "spiegelhalter_p",
     "summary",
     "top_label",
     "under_confidence",

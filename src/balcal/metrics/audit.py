@@ -16,13 +16,17 @@ from numpy.typing import NDArray
 
 from balcal.metrics.bins import Floats, bin_table, equal_mass
 from balcal.metrics.bootstrap import noise_floor
+from balcal.metrics.calibration import class_1_ece
 from balcal.metrics.inputs import TopLabels, read
+from balcal.metrics.metric import by_name
 
 Line = tuple[str, str, float, str]
 """name, convention, value, why it differs"""
 SAME = 5e-7
 """differences below this are rounding: some libraries add up in float32"""
 _EQUAL_MASS = "another question: bins follow the data, so crowded confidences are looked at more closely"
+
+_CLASS_1 = "another question: is this probability right, and not the answer; most papers on two classes ask it"
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,7 @@ class Audit:
         }
 
 
+@by_name
 def audit(*, probs: Any = None, log_probs: Any = None, labels: Any) -> Audit:
     """Recompute ECE under every convention.
 
@@ -81,6 +86,9 @@ def audit(*, probs: Any = None, log_probs: Any = None, labels: Any) -> Audit:
         ("adaptive", "15 bins of equal mass, edges at order statistics", equal_mass(top, 15).ece(), _EQUAL_MASS)
     )
     lines.append(_paper_adaptive(conf, right, equal_mass(top, 15).ece()))
+    if rows.num_classes == 2:
+        value = class_1_ece(rows, 15)
+        lines.append(("class 1", "binary_ece: 15 bins (lo, hi] of the probability of class 1", value, _CLASS_1))
     floor = noise_floor(top)
     return Audit(
         len(top),

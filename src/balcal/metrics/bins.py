@@ -20,6 +20,7 @@ from torch import Tensor
 
 from balcal.core import BalcalError
 from balcal.metrics.inputs import Rows, TopLabels, read
+from balcal.metrics.metric import by_name
 from balcal.runtime.devices import sum_dtype
 from balcal.runtime.values import check_whole
 
@@ -56,14 +57,23 @@ def equal_mass_bin_of(top: TopLabels, bins: int) -> Tensor:
     """Bins (lo, hi] between the order statistics of rank N/bins, 2N/bins, ...; equal confidences stay together."""
     check_bins(bins)
     n = len(top)
-    ranks = torch.tensor([-(-k * n // bins) - 1 for k in range(1, bins)], dtype=torch.long).clamp(min=0)
-    edges = torch.from_numpy(np.sort(top.conf.numpy()))[ranks]
+    if top.weights is None:
+        ranks = torch.tensor([-(-k * n // bins) - 1 for k in range(1, bins)], dtype=torch.long).clamp(min=0)
+        edges = torch.from_numpy(np.sort(top.conf.numpy()))[ranks]
+    else:  # the confidence at which the running weight reaches k / bins of the whole
+        order = np.argsort(top.conf.numpy(), kind="stable")
+        running = np.cumsum(top.weights.numpy()[order])
+        wanted = running[-1] * np.arange(1, bins) / bins * (1 - 1e-13)
+        edges = top.conf[order][np.searchsorted(running, wanted).clip(max=n - 1)]
     return torch.bucketize(top.conf, edges)
 
 
 @dataclass(frozen=True, eq=False)
 class BinTable:
-    """Per bin: the number of samples, the sum of their confidences, the number right. Empty bins weigh nothing."""
+    """Per bin: the number of samples, the sum of their confidences, the number right. Empty bins weigh nothing.
+
+    With weights, a sample counts as often as its weight says.
+    """
 
     count: Floats
     conf: Floats
@@ -81,7 +91,11 @@ class BinTable:
     @property
     def mean_gaps(self) -> Floats:
         """confidence - accuracy inside each bin; 0 where it is empty."""
-        return (self.conf - self.right) / np.maximum(self.count, 1)
+        return (self.conf - self.right) / self._divisor
+
+    @property
+    def _divisor(self) -> Floats:
+        return np.where(self.count > 0, self.count, 1.0)
 
     def ece(self) -> float:
         return float(np.abs(self.gaps).sum())
@@ -98,10 +112,13 @@ class BinTable:
     def rmsce(self) -> float:
         return math.sqrt(float(self.count @ self.mean_gaps**2) / self.samples)
 
-    def debiased_ece(self) -> float:
-        """ECE less what noise adds to it: a bin's gap m has the standard error s, and E|N(m, s)| > |m|."""
-        acc = self.right / np.maximum(self.count, 1)
-        s = np.sqrt(acc * (1 - acc) / np.maximum(self.count, 1))
+    def debiased_ece(self, sizes: Floats | None = None) -> float:
+        """ECE less what noise adds to it: a bin's gap m has the standard error s, and E|N(m, s)| > |m|.
+
+        `sizes`: the number of samples behind each bin's mean, if it is not `count`.
+        """
+        acc = (self.right / self._divisor).clip(0, 1)
+        s = np.sqrt(acc * (1 - acc) / (self._divisor if sizes is None else np.where(sizes > 0, sizes, 1.0)))
         m = np.abs(self.mean_gaps)
         z = np.divide(m, s, out=np.full_like(m, np.inf), where=s > 0)
         folded = s * math.sqrt(2 / math.pi) * np.exp(-(z**2) / 2) + m * (1 - 2 * ndtr(-z))
@@ -123,7 +140,7 @@ class BinTable:
 def bin_table(top: TopLabels, bins: int) -> BinTable:
     """Over uniform bins."""
     sums = BinSums(bins)
-    sums.add(top.conf, top.right, top.dtype)
+    sums.add(top.conf, top.right, top.dtype, top.weights)
     return sums.table()
 
 
@@ -131,10 +148,19 @@ def equal_mass(top: TopLabels, bins: int) -> BinTable:
     """Over bins that hold equally many samples."""
     where = equal_mass_bin_of(top, bins)
     right = top.right.double()
+    mass = top.mass
     count, conf, hits = (
-        torch.bincount(where, weights, bins).numpy() for weights in (torch.ones_like(right), top.conf, right)
+        torch.bincount(where, weights, bins).numpy() for weights in (mass, top.conf * mass, right * mass)
     )
     return BinTable(count, conf, hits)
+
+
+def bin_sizes(top: TopLabels, bins: int) -> Floats:
+    """The effective number of samples of each uniform bin: (sum w)^2 / sum w^2, 0 where it is empty."""
+    where, mass = uniform_bin_of(top, bins), top.mass / top.mass.max()
+    one, two = (torch.bincount(where, power, bins).numpy() for power in (mass, mass.square()))
+    sizes: Floats = np.divide(one**2, two, out=np.zeros_like(one), where=two > 0)
+    return sizes
 
 
 class Accumulator(ABC):
@@ -144,9 +170,12 @@ class Accumulator(ABC):
         self.sums: dict[str, Tensor] = {}
         """the whole state: adding the sums of two accumulators merges their samples"""
 
-    def update(self, *, probs: Any = None, log_probs: Any = None, labels: Any) -> None:
-        """Count a batch: all of it, or nothing if its numbers are refused."""
-        self.add_rows(read(probs, log_probs, labels))
+    @by_name
+    def update(self, *, probs: Any = None, log_probs: Any = None, labels: Any, sample_weight: Any = None) -> None:
+        """Count a batch: all of it, or nothing if its numbers are refused. A weight of 2 counts as two samples."""
+        rows = read(probs, log_probs, labels, sample_weight, all_zero=True)
+        if len(rows):
+            self.add_rows(rows)
 
     @abstractmethod
     def add_rows(self, rows: Rows) -> None: ...
@@ -184,6 +213,7 @@ class BinSums(Accumulator):
     0.2
     """
 
+    @by_name
     def __init__(self, bins: int = 15, device: torch.device | None = None) -> None:
         super().__init__()
         self.bins = check_bins(bins)
@@ -191,13 +221,13 @@ class BinSums(Accumulator):
 
     def add_rows(self, rows: Rows) -> None:
         top = rows.top()
-        self.add(top.conf, top.right, top.dtype)
+        self.add(top.conf, top.right, top.dtype, top.weights)
 
-    def add(self, conf: Tensor, right: Tensor, dtype: torch.dtype | None = None) -> None:
+    def add(self, conf: Tensor, right: Tensor, dtype: torch.dtype | None = None, weights: Tensor | None = None) -> None:
         """Count a batch without checking it, and without waiting for a GPU."""
         where, kind = bin_of(conf, self.bins, dtype), self.sums["count"].dtype
         for name, values in (("count", torch.ones_like(conf)), ("conf", conf), ("right", right)):
-            self.sums[name].index_add_(0, where, values.to(kind))
+            self.sums[name].index_add_(0, where, values.to(kind) if weights is None else values.to(kind) * weights)
 
     def table(self) -> BinTable:
         self.checked_count()

@@ -4,6 +4,9 @@ Samples in the same narrow cell of confidence that are both right, or both wrong
 samples is a multinomial draw over the cells (`Resamples`), and its cost does not grow with N. The noise floor is the
 ECE of simulated perfect models, from the same cells.
 
+Weights: a resample draws samples, not copies of them. A sample of weight 5 is drawn as often as one of weight 1, and
+counts five times where it is drawn. Samples of one cell have nearly the same weight (`weight_class`).
+
 Several versions of the same samples, such as corrupted test sets, do not have independent errors. `joint_draws` draws
 the same samples of each.
 """
@@ -30,6 +33,8 @@ FINE, COARSE = 20, 4
 """cells per bin, for one model and for a pair of them"""
 CELLS_AT_ONCE = 1 << 22
 """most cells drawn at once"""
+PER_DOUBLING = 4
+"""classes of weight, from one weight to its double"""
 MOST_BINS, MOST_RESAMPLES = 1000, 1_000_000
 
 
@@ -61,6 +66,15 @@ def cell_of(top: TopLabels, bins: int, per_bin: int) -> Ints:
     return cells
 
 
+def weight_class(top: TopLabels) -> Ints:
+    """Classes of samples whose weights differ by at most a fifth; tiny weights share one. All 0 without weights."""
+    if top.weights is None:
+        return np.zeros(len(top), dtype=np.int64)
+    heavy = np.log2(top.weights.numpy() / float(top.weights.max()))
+    classes: Ints = np.floor(-heavy * PER_DOUBLING).clip(max=20 * PER_DOUBLING).astype(np.int64)
+    return classes
+
+
 class Resamples:
     """Bootstrap draws of one model, or of several on the same samples: `ece[m]`, `gap[m]` and means of `values`."""
 
@@ -76,21 +90,24 @@ class Resamples:
         if resamples < 100:
             raise BalcalError(f"an interval needs at least 100 resamples, not {resamples}")
         n = len(models[0])
-        key = np.zeros(n, dtype=np.int64)
+        key = weight_class(models[0])
         for top in models:
             cells = cell_of(top, bins, FINE if len(models) == 1 else COARSE)
             key = np.unique(key * (2 * bins * FINE) + cells * 2 + top.right.numpy(), return_inverse=True)[1]
         count = np.bincount(key)
+
+        mass = models[0].mass.numpy()
 
         def mean(x: Floats) -> Floats:
             return np.bincount(key, x) / count
 
         first = np.zeros(len(count), dtype=np.int64)
         first[key] = np.arange(n)
-        gaps = [mean(top.gap.numpy()) for top in models]
+        weight = mean(mass)
+        gaps = [mean(top.gap.numpy() * mass) for top in models]
         bin_numbers = [uniform_bin_of(top, bins).numpy()[first] for top in models]
-        means = {name: mean(x) for name, x in values.items()}
-        spread = {name: np.maximum(mean(x**2) - means[name] ** 2, 0) for name, x in values.items()}
+        means = {name: mean(x * mass) for name, x in values.items()}
+        spread = {name: np.maximum(mean((x * mass) ** 2) - means[name] ** 2, 0) for name, x in values.items()}
 
         rng = np.random.default_rng(seed)
         self.ece = [np.empty(resamples) for _ in models]
@@ -100,30 +117,31 @@ class Resamples:
         for start in range(0, resamples, step):
             rows = slice(start, min(start + step, resamples))
             drawn = rng.multinomial(n, count / n, size=rows.stop - rows.start).astype(np.float64)
+            total = drawn @ weight
             for m, (gap, numbers) in enumerate(zip(gaps, bin_numbers, strict=True)):
                 gap_in_bin = np.zeros((len(count), bins))
                 gap_in_bin[np.arange(len(count)), numbers] = gap
-                self.ece[m][rows] = np.abs(drawn @ gap_in_bin).sum(1) / n
-                self.gap[m][rows] = drawn @ gap / n
+                self.ece[m][rows] = np.abs(drawn @ gap_in_bin).sum(1) / total
+                self.gap[m][rows] = drawn @ gap / total
             for name in values:
                 noise = rng.standard_normal(len(drawn)) * np.sqrt(drawn @ spread[name])
-                self.means[name][rows] = (drawn @ means[name] + noise) / n
+                self.means[name][rows] = (drawn @ means[name] + noise) / total
 
 
 def noise_floor(top: TopLabels, bins: int = 15, resamples: int = 2000, seed: int = 0) -> Floats:
     """ECEs of simulated perfect models: these confidences, each right with just that probability."""
     check_resampling(bins, resamples, seed)
-    cell = cell_of(top, bins, FINE)
-    names, key = np.unique(cell, return_inverse=True)
-    count = np.bincount(key)
-    conf = np.bincount(key, top.conf.numpy())
+    cells, mass = bins * FINE, top.mass.numpy()
+    names, key = np.unique(weight_class(top) * cells + cell_of(top, bins, FINE), return_inverse=True)
+    count, total = np.bincount(key), np.bincount(key, mass)
+    conf, weight = np.bincount(key, top.conf.numpy() * mass), total / count
     in_bin = np.zeros((len(names), bins))
-    in_bin[np.arange(len(names)), names // FINE] = 1.0
+    in_bin[np.arange(len(names)), names % cells // FINE] = 1.0
     rng, floor, step = np.random.default_rng(seed), np.empty(resamples), max(1, CELLS_AT_ONCE // len(names))
     for start in range(0, resamples, step):
         rows = slice(start, min(start + step, resamples))
-        right = rng.binomial(count, np.clip(conf / count, 0, 1), size=(rows.stop - rows.start, len(names)))
-        floor[rows] = np.abs((conf - right) @ in_bin).sum(1) / len(top)
+        right = rng.binomial(count, np.clip(conf / total, 0, 1), size=(rows.stop - rows.start, len(names)))
+        floor[rows] = np.abs((conf - right * weight) @ in_bin).sum(1) / top.total
     return floor
 
 
@@ -150,13 +168,18 @@ def eces(tops: Sequence[TopLabels], bins: int = 15) -> Floats:
     return np.array([bin_table(top, bins).ece() for top in tops])
 
 
+def mean_of(values: Floats, weights: torch.Tensor | None) -> float:
+    """The mean of one number per sample, weighted if there are weights."""
+    return float(values.mean()) if weights is None else float(values @ weights.numpy() / weights.numpy().sum())
+
+
 def percentile(value: float, draws: Floats) -> Interval:
     """The middle 95 % of the draws: right for means."""
     low, high = np.quantile(draws, (0.025, 0.975))
     return Interval(value, float(low), float(high))
 
 
-def wilson(share: float, n: int) -> Interval:
+def wilson(share: float, n: float) -> Interval:
     """Wilson's interval for a share of n: not empty at 0 and at 1, where all resamples are equal."""
     z = 1.959963984540054
     middle = (share + z**2 / (2 * n)) / (1 + z**2 / n)
@@ -215,13 +238,13 @@ def widen_ece(found: Interval, right: Floats, gap: Interval) -> Interval:
     return Interval(found.value, min(found.low, 0.0 if gap.low <= 0 <= gap.high else ends[0]), max(found.high, ends[1]))
 
 
-def widen_mean(found: Interval, values: Floats, right: Floats, most: float) -> Interval:
+def widen_mean(found: Interval, values: Floats, right: Floats, most: float, size: float) -> Interval:
     """The interval of a mean of values from 0 to `most`, widened where all samples are alike.
 
     All resamples are equal then. But unseen samples may have any value, and their share may be as large as the upper
-    end of Wilson's interval for none in n.
+    end of Wilson's interval for none in `size`, the (effective) number of samples.
     """
     if right.min() != right.max() or values.min() != values.max() or not np.isfinite(found.value):
         return found
-    share = wilson(0.0, len(values)).high
+    share = wilson(0.0, size).high
     return Interval(found.value, (1 - share) * found.value, share * most + (1 - share) * found.value)

@@ -13,11 +13,12 @@ import torch
 from balcal.core import BalcalError
 from balcal.metrics.bins import Accumulator, bin_of, bin_table, check_bins, equal_mass, zeros
 from balcal.metrics.inputs import Rows, read
-from balcal.metrics.metric import UNIFORM, Metric
+from balcal.metrics.metric import UNIFORM, Metric, by_name
 from balcal.runtime.values import check_whole
 
 
-def ece(*, probs: Any = None, log_probs: Any = None, labels: Any, bins: int = 15) -> float:
+@by_name
+def ece(*, probs: Any = None, log_probs: Any = None, labels: Any, bins: int = 15, sample_weight: Any = None) -> float:
     """Expected calibration error: sum over bins of share x |accuracy - confidence|. Lower is better.
 
     Four samples, two bins; the second holds confidences 0.6, 0.8, 0.9 (mean 2.3/3), two of them right:
@@ -26,10 +27,11 @@ def ece(*, probs: Any = None, log_probs: Any = None, labels: Any, bins: int = 15
     >>> round(ece(probs=p, labels=[0, 1, 0, 1], bins=2), 6)  # (|1 - 0.5| + |2 - 2.3|) / 4
     0.2
     """
-    return bin_table(read(probs, log_probs, labels).top(), bins).ece()
+    return bin_table(read(probs, log_probs, labels, sample_weight).top(), bins).ece()
 
 
-def mce(*, probs: Any = None, log_probs: Any = None, labels: Any, bins: int = 15) -> float:
+@by_name
+def mce(*, probs: Any = None, log_probs: Any = None, labels: Any, bins: int = 15, sample_weight: Any = None) -> float:
     """Maximum calibration error: the largest |accuracy - confidence| of any bin. Lower is better.
 
     A bin with one sample counts as much as one with a thousand, so this is mostly noise.
@@ -38,20 +40,24 @@ def mce(*, probs: Any = None, log_probs: Any = None, labels: Any, bins: int = 15
     >>> mce(probs=p, labels=[0, 1, 0, 1], bins=2)  # the first bin holds 0.5, and it is right
     0.5
     """
-    return bin_table(read(probs, log_probs, labels).top(), bins).mce()
+    return bin_table(read(probs, log_probs, labels, sample_weight).top(), bins).mce()
 
 
-def rmsce(*, probs: Any = None, log_probs: Any = None, labels: Any, bins: int = 15) -> float:
+@by_name
+def rmsce(*, probs: Any = None, log_probs: Any = None, labels: Any, bins: int = 15, sample_weight: Any = None) -> float:
     """Root mean squared calibration error over the bins. Lower is better.
 
     >>> p = [[0.5, 0.5], [0.6, 0.4], [0.8, 0.2], [0.1, 0.9]]
     >>> round(rmsce(probs=p, labels=[0, 1, 0, 1], bins=2), 6)  # sqrt((1 x 0.5^2 + 3 x 0.1^2) / 4)
     0.264575
     """
-    return bin_table(read(probs, log_probs, labels).top(), bins).rmsce()
+    return bin_table(read(probs, log_probs, labels, sample_weight).top(), bins).rmsce()
 
 
-def debiased_ece(*, probs: Any = None, log_probs: Any = None, labels: Any, bins: int = 15) -> float:
+@by_name
+def debiased_ece(
+    *, probs: Any = None, log_probs: Any = None, labels: Any, bins: int = 15, sample_weight: Any = None
+) -> float:
     """ECE less the part that noise adds, to first order, and not below 0. Lower is better.
 
     ECE takes the absolute value of noisy gaps, so even a perfect model scores above 0. With m the gap in a bin and
@@ -65,28 +71,37 @@ def debiased_ece(*, probs: Any = None, log_probs: Any = None, labels: Any, bins:
     >>> debiased_ece(probs=p, labels=[0] * 74 + [1] * 26)
     0.0
     """
-    return bin_table(read(probs, log_probs, labels).top(), bins).debiased_ece()
+    return bin_table(read(probs, log_probs, labels, sample_weight).top(), bins).debiased_ece()
 
 
-def over_confidence(*, probs: Any = None, log_probs: Any = None, labels: Any, bins: int = 15) -> float:
+@by_name
+def over_confidence(
+    *, probs: Any = None, log_probs: Any = None, labels: Any, bins: int = 15, sample_weight: Any = None
+) -> float:
     """The part of ECE from bins whose confidence exceeds their accuracy. Lower is better.
 
     >>> over_confidence(probs=[[1.0, 0.0], [1.0, 0.0]], labels=[0, 1])
     0.5
     """
-    return bin_table(read(probs, log_probs, labels).top(), bins).over()
+    return bin_table(read(probs, log_probs, labels, sample_weight).top(), bins).over()
 
 
-def under_confidence(*, probs: Any = None, log_probs: Any = None, labels: Any, bins: int = 15) -> float:
+@by_name
+def under_confidence(
+    *, probs: Any = None, log_probs: Any = None, labels: Any, bins: int = 15, sample_weight: Any = None
+) -> float:
     """The part of ECE from bins whose accuracy exceeds their confidence. Lower is better.
 
     >>> under_confidence(probs=[[0.75, 0.25], [0.75, 0.25]], labels=[0, 0])
     0.25
     """
-    return bin_table(read(probs, log_probs, labels).top(), bins).under()
+    return bin_table(read(probs, log_probs, labels, sample_weight).top(), bins).under()
 
 
-def adaptive_ece(*, probs: Any = None, log_probs: Any = None, labels: Any, bins: int = 15) -> float:
+@by_name
+def adaptive_ece(
+    *, probs: Any = None, log_probs: Any = None, labels: Any, bins: int = 15, sample_weight: Any = None
+) -> float:
     """ECE over bins of equal mass (AECE). Lower is better.
 
     The edges are the confidences of rank N/bins, 2N/bins, ...; bins are (lo, hi], the first holds the smallest
@@ -96,10 +111,13 @@ def adaptive_ece(*, probs: Any = None, log_probs: Any = None, labels: Any, bins:
     >>> round(adaptive_ece(probs=p, labels=[0, 1, 0, 1], bins=2), 6)  # (|1 - 1.1| + |2 - 1.7|) / 4
     0.1
     """
-    return equal_mass(read(probs, log_probs, labels).top(), bins).ece()
+    return equal_mass(read(probs, log_probs, labels, sample_weight).top(), bins).ece()
 
 
-def classwise_ece(*, probs: Any = None, log_probs: Any = None, labels: Any, bins: int = 15) -> float:
+@by_name
+def classwise_ece(
+    *, probs: Any = None, log_probs: Any = None, labels: Any, bins: int = 15, sample_weight: Any = None
+) -> float:
     """Mean over classes of the ECE of "this sample is class k", each over all samples. Lower is better.
 
     With two classes and one bin: class 0 is given 0.9 + 0.6 in all and occurs once, class 1 the mirror image.
@@ -107,30 +125,58 @@ def classwise_ece(*, probs: Any = None, log_probs: Any = None, labels: Any, bins
     >>> round(classwise_ece(probs=[[0.9, 0.1], [0.6, 0.4]], labels=[0, 1], bins=1), 6)  # |1.5 - 1| / 2, twice
     0.25
     """
-    rows = read(probs, log_probs, labels)
+    rows = read(probs, log_probs, labels, sample_weight)
     sums = ClassBinSums(rows.num_classes, bins)
     sums.add_rows(rows)
     return sums.compute()["classwise_ece"]
 
 
-def mean_confidence(*, probs: Any = None, log_probs: Any = None, labels: Any) -> float:
+@by_name
+def binary_ece(
+    *, probs: Any = None, log_probs: Any = None, labels: Any, bins: int = 15, sample_weight: Any = None
+) -> float:
+    """ECE of the probability of class 1, for two classes: does 0.2 mean that 2 in 10 are of class 1? Lower is better.
+
+    `ece` looks at the top label: confidences from 0.5 to 1, and whether the answer is right. Here bins run over the
+    probability of class 1, from 0 to 1, and are compared with the share of class 1. A probability of 0.2 and one of 0.8
+    share a bin of `ece`, where their errors may cancel; here they do not.
+
+    >>> round(binary_ece(probs=[0.2, 0.2, 0.9, 0.9], labels=[0, 1, 1, 1], bins=2), 6)  # (|0.4 - 1| + |1.8 - 2|) / 4
+    0.2
+    """
+    rows = read(probs, log_probs, labels, sample_weight)
+    if rows.num_classes != 2:
+        raise BalcalError(f"binary_ece is for two classes, not {rows.num_classes}: use ece or classwise_ece")
+    return class_1_ece(rows, bins)
+
+
+def class_1_ece(rows: Rows, bins: int) -> float:
+    sums = ClassBinSums(2, bins)
+    sums.add_rows(rows)
+    return sums.compute()["binary_ece"]
+
+
+@by_name
+def mean_confidence(*, probs: Any = None, log_probs: Any = None, labels: Any, sample_weight: Any = None) -> float:
     """Mean of the largest probability, to compare with accuracy.
 
     >>> mean_confidence(probs=[[0.5, 0.5], [0.25, 0.75]], labels=[0, 1])
     0.625
     """
-    return float(read(probs, log_probs, labels).top().conf.mean())
+    rows = read(probs, log_probs, labels, sample_weight)
+    return rows.mean(rows.top().conf)
 
 
 class ClassBinSums(Accumulator):
-    """Class-wise ECE from K x 15 numbers.
+    """Class-wise ECE from K x 15 numbers; of two classes also that of class 1.
 
     >>> meter = ClassBinSums(num_classes=2, bins=1)
     >>> meter.update(probs=[[0.9, 0.1], [0.6, 0.4]], labels=[0, 1])
     >>> {name: round(value, 6) for name, value in meter.compute().items()}
-    {'classwise_ece': 0.25}
+    {'classwise_ece': 0.25, 'binary_ece': 0.25}
     """
 
+    @by_name
     def __init__(self, num_classes: int, bins: int = 15) -> None:
         super().__init__()
         self.num_classes, self.bins = check_whole(num_classes, "the number of classes", 2), check_bins(bins)
@@ -140,17 +186,24 @@ class ClassBinSums(Accumulator):
         if rows.num_classes != self.num_classes:
             raise BalcalError(f"this counts {self.num_classes} classes, and the predictions have {rows.num_classes}")
         offsets = torch.arange(self.num_classes, device=rows.table.device) * self.bins
-        gap = torch.zeros_like(self.sums["gap"])
+        gap, start = torch.zeros_like(self.sums["gap"]), 0
         for _, probs, labels in rows.chunks():
             place = bin_of(probs, self.bins, None if rows.logs else rows.table.dtype) + offsets
-            gap += torch.bincount(place.flatten(), probs.flatten().double(), len(gap)).cpu()
-            gap -= torch.bincount(place.gather(1, labels[:, None])[:, 0], minlength=len(gap)).cpu()
+            wide, mine = probs.double(), place.gather(1, labels[:, None])[:, 0]
+            mass = None
+            if rows.weights is not None:
+                mass = rows.weights[start : start + len(labels)].to(wide.device)
+                wide = wide * mass[:, None]
+            gap += torch.bincount(place.flatten(), wide.flatten(), len(gap)).cpu()
+            gap -= torch.bincount(mine, mass, len(gap)).cpu()
+            start += len(labels)
         self.sums["gap"] += gap
-        self.sums["count"] += len(rows)
+        self.sums["count"] += rows.total
 
     def compute(self) -> dict[str, float]:
-        total = float(self.sums["gap"].abs().sum())
-        return {"classwise_ece": total / self.checked_count() / self.num_classes}
+        gaps, count = self.sums["gap"].abs(), self.checked_count()
+        found = {"classwise_ece": float(gaps.sum()) / count / self.num_classes}
+        return found if self.num_classes > 2 else found | {"binary_ece": float(gaps[self.bins :].sum()) / count}
 
 
 _GUO = "Naeini, Cooper, Hauskrecht, AAAI 2015; Guo et al., ICML 2017"
@@ -205,6 +258,14 @@ METRICS = {
         "1/K sum_k sum_b n_kb/N |freq_kb - conf_kb|",
         "Kull et al., NeurIPS 2019; Nixon et al., CVPR workshops 2019",
         {**UNIFORM, "of": "each class against the rest", "norm": "L1"},
+    ),
+    "binary_ece": Metric(
+        binary_ece,
+        "lower",
+        "fraction",
+        "sum_b n_b/N |freq_b - mean p_b|, p the probability of class 1",
+        "Naeini, Cooper, Hauskrecht, AAAI 2015",
+        {**UNIFORM, "of": "class 1 of two", "norm": "L1"},
     ),
     "mean_confidence": Metric(
         mean_confidence, "neither", "fraction", "1/N sum_i max_k p_ik", "to compare with accuracy"

@@ -14,6 +14,7 @@ from balcal.metrics import bootstrap
 from balcal.metrics.bins import Floats, bin_table
 from balcal.metrics.bootstrap import Interval
 from balcal.metrics.inputs import TopLabels, read_predictions
+from balcal.metrics.metric import by_name
 from balcal.metrics.scoring import per_sample_scores
 
 
@@ -58,6 +59,7 @@ class Comparison:
         return "\n".join(lines)
 
 
+@by_name
 def compare(
     first: Predictions,
     second: Predictions,
@@ -65,8 +67,21 @@ def compare(
     bins: int = 15,
     resamples: int = 1000,
     seed: int = 0,
+    *,
+    sample_weight: Any = None,
 ) -> Comparison:
     """The difference of two models on the same samples, second minus first, by a paired bootstrap.
+
+    Parameters
+    ----------
+    first, second
+        Predictions of the same samples.
+    names
+        What to call the two models.
+    bins, resamples, seed
+        Of the bootstrap, and of ECE.
+    sample_weight
+        (N,): how often each sample counts. Samples are resampled, not copies of them.
 
     >>> y = torch.tensor([0] * 150 + [1] * 50)
     >>> hot, warm = (Predictions(torch.tensor([[p, 1 - p]] * 200).log(), y) for p in (0.9, 0.76))
@@ -80,7 +95,7 @@ def compare(
     bootstrap.check_resampling(bins, resamples, seed)
     if not isinstance(names, tuple | list) or [type(name) for name in names] != [str, str]:
         raise BalcalError(f"names must be those of the two models, not {names!r:.60}")
-    both = [read_predictions(p) for p in (first, second)]
+    both = [read_predictions(p, sample_weight) for p in (first, second)]
     if not torch.equal(*(rows.labels.cpu() for rows in both)):
         raise BalcalError("these predictions are not of the same samples: their labels differ")
     tops, scores = [rows.top() for rows in both], [per_sample_scores(rows) for rows in both]
@@ -95,7 +110,10 @@ def compare(
         ),
         bins=bins,
         names=(names[0], names[1]),
-        **{name: bootstrap.percentile(float(x.mean()), drawn.means[name]) for name, x in differences.items()},
+        **{
+            name: bootstrap.percentile(bootstrap.mean_of(x, tops[0].weights), drawn.means[name])
+            for name, x in differences.items()
+        },
     )
 
 

@@ -16,14 +16,14 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from balcal.core import BalcalError, Predictions, at_least_float32, check_labels
-from balcal.runtime.values import as_tensor
+from balcal.core import BalcalError, Predictions, at_least_float32
+from balcal.metrics.reading import decimals_of, effective_size, read_labels, read_table, read_weights
 
 CELLS = 1 << 21
 """numbers read at once"""
@@ -50,9 +50,26 @@ class TopLabels:
     """(N,) bool"""
     dtype: torch.dtype = torch.float64
     """the precision in which the confidences were given: bin edges are rounded to it too"""
+    weights: Tensor | None = None
+    """(N,) float64, all above 0: how often each sample counts; none, if each counts once"""
 
     def __len__(self) -> int:
         return len(self.conf)
+
+    @property
+    def mass(self) -> Tensor:
+        """The weights, or ones."""
+        return torch.ones_like(self.conf) if self.weights is None else self.weights
+
+    @property
+    def total(self) -> float:
+        """The sum of the weights: the number of samples, if each counts once."""
+        return len(self) if self.weights is None else float(self.weights.sum())
+
+    @property
+    def effective(self) -> float:
+        """How many samples of equal weight say as much."""
+        return len(self) if self.weights is None else effective_size(self.weights)
 
     @property
     def gap(self) -> Tensor:
@@ -70,9 +87,22 @@ class Rows:
     labels: Tensor
     sums: Tensor | None = None
     """(N,) float64: what each row is to be divided by; none, if every row is a distribution as it is"""
+    weights: Tensor | None = None
+    """(N,) float64 on the CPU, all above 0: how often each sample counts; none, if each counts once"""
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @property
+    def total(self) -> float:
+        """The sum of the weights: the number of samples, if each counts once."""
+        return len(self) if self.weights is None else float(self.weights.sum())
+
+    def mean(self, values: Tensor) -> float:
+        """The mean of one number per sample, on the CPU."""
+        if self.weights is None:
+            return float(values.mean())
+        return float((values.double() * self.weights).sum() / self.weights.sum())
 
     @property
     def num_classes(self) -> int:
@@ -103,7 +133,7 @@ class Rows:
             best = whole.gather(1, pick[:, None])[:, 0].double()
             conf.append((best.exp() if self.logs else best).clamp(max=1).cpu())
             right.append((pick == labels).cpu())
-        return TopLabels(torch.cat(conf), torch.cat(right), self.table.dtype)
+        return TopLabels(torch.cat(conf), torch.cat(right), self.table.dtype, self.weights)
 
     def whole(self) -> Tensor:
         """The table with rows that sum to one: as it was given, where they do."""
@@ -127,62 +157,57 @@ def first_largest(table: Tensor) -> Tensor:
     return table.max(1).indices
 
 
-def read(probs: Any, log_probs: Any, labels: Any) -> Rows:
-    """The table and its labels, checked."""
-    table, logs = _given(probs, log_probs)
-    if labels is None:
-        raise BalcalError("pass labels= as well: the class index of each sample")
-    answers = as_tensor(labels, "the labels").to(table.device)
-    if answers.ndim != 1 or len(table) != len(answers):
-        raise BalcalError(
-            f"expected probabilities (N, K) and N labels, got {tuple(table.shape)} and {tuple(answers.shape)}"
-        )
-    check_labels(answers, table.shape[1], "the data")
-    return Rows(table, logs, answers.long(), _sums(table, logs))
+def read(probs: Any, log_probs: Any, labels: Any, sample_weight: Any = None, all_zero: bool = False) -> Rows:
+    """The table and its labels, checked. Samples of weight 0 are left out; `all_zero`: they may be all."""
+    table, logs, one_column = _given(probs, log_probs)
+    answers = read_labels(labels, table, one_column)
+    return _weighted(Rows(table, logs, answers, _sums(table, logs)), sample_weight, all_zero)
 
 
-def read_unlabelled(probs: Any, log_probs: Any) -> Rows:
+def read_unlabelled(probs: Any, log_probs: Any, sample_weight: Any = None) -> Rows:
     """The table alone; every sample is given class 0."""
-    table, logs = _given(probs, log_probs)
-    return Rows(table, logs, table.new_zeros(len(table), dtype=torch.long), _sums(table, logs))
+    table, logs, _ = _given(probs, log_probs)
+    rows = Rows(table, logs, table.new_zeros(len(table), dtype=torch.long), _sums(table, logs))
+    return _weighted(rows, sample_weight)
 
 
-def _given(probs: Any, log_probs: Any) -> tuple[Tensor, bool]:
+def _given(probs: Any, log_probs: Any) -> tuple[Tensor, bool, bool]:
+    """(the table, whether it holds logarithms, whether it was given as one column)."""
     if (probs is None) == (log_probs is None):
         raise BalcalError("pass exactly one of probs= and log_probs=")
-    return read_table(log_probs if probs is None else probs, "probabilities"), probs is None
+    logs = probs is None
+    table, one_column = read_table(log_probs if logs else probs, "log_probs" if logs else "probs")
+    return table, logs, one_column
 
 
-def read_predictions(predictions: Any) -> Rows:
+def _weighted(rows: Rows, sample_weight: Any, all_zero: bool = False) -> Rows:
+    weights = read_weights(sample_weight, len(rows), all_zero=all_zero)
+    if weights is None or bool((weights > 0).all()):
+        return replace(rows, weights=weights)
+    kept = (weights > 0).to(rows.table.device)
+    sums = None if rows.sums is None else rows.sums[kept]
+    return Rows(rows.table[kept], rows.logs, rows.labels[kept], sums, weights[weights > 0])
+
+
+def read_predictions(predictions: Any, sample_weight: Any = None) -> Rows:
     """The predictions of a model, checked like all others."""
     if not isinstance(predictions, Predictions):
         raise BalcalError(
             f"expected predictions, got {type(predictions).__name__}: pass arrays by name, probs= and labels="
         )
-    return read(None, predictions.log_probs, predictions.labels)
+    return read(None, predictions.log_probs, predictions.labels, sample_weight)
 
 
 def read_logits(logits: Any) -> Tensor:
-    """Logits (N, K), in at least float32. -inf is the logit of an impossible class; NaN and +inf are refused."""
-    table = at_least_float32(read_table(logits, "logits"))
+    """Logits (N, K), in at least float32. -inf is the logit of an impossible class; NaN and +inf are refused.
+
+    Of two classes one column is enough, the log-odds of class 1.
+    """
+    table = at_least_float32(read_table(logits, "logits")[0])
     for part in _parts(table):
         top = table[part].amax(1)
         if not bool(top.isfinite().all()) or bool(table[part].isnan().any()):
             raise BalcalError(f"expected finite logits (N, K), got {tuple(table.shape)} with NaN or infinite values")
-    return table
-
-
-def read_table(given: Any, what: str) -> Tensor:
-    """A table (N, K) of floating-point numbers, with at least one row and two columns."""
-    table = as_tensor(given, f"the {what}")
-    if not table.is_floating_point():
-        table = table.double()
-    if table.ndim != 2:
-        raise BalcalError(f"expected {what} (N, K), a row for each sample, got an array of shape {tuple(table.shape)}")
-    if not len(table):
-        raise BalcalError("there are no samples to measure")
-    if table.shape[1] < 2:
-        raise BalcalError("one column is not a distribution: of two classes pass both, np.stack([1 - p, p], axis=1)")
     return table
 
 
@@ -195,16 +220,19 @@ def _sums(table: Tensor, logs: bool) -> Tensor | None:
         total = probs.sum(1)
         off = float((total - 1).abs().max())
         if not off <= TOLERANCE or float(probs.min()) < 0:
-            _complain(probs, off)
+            _complain(probs, off, logs)
         if off > ROUNDING:
             total = (wide.double().exp() if logs else wide.double()).sum(1)
             sums = table.new_ones(len(table), dtype=torch.float64) if sums is None else sums
             sums[part] = torch.where((total - 1).abs() > ROUNDING, total, 1.0)
         worst = max(worst, off)
     if worst > _explained(table, logs):
+        decimals = None if logs else decimals_of(at_least_float32(table[:1000]))
+        rounded = "" if decimals is None else f"; they seem to be rounded to {decimals} decimals"
         warnings.warn(
-            f"rows of these predictions do not sum to one (one is off by {worst:.2g}): they are divided by their sum",
-            stacklevel=4,
+            "rows of these predictions do not sum to one "
+            f"(one is off by {worst:.2g}): they are divided by their sum{rounded}",
+            stacklevel=5,
         )
     return sums
 
@@ -216,11 +244,17 @@ def _explained(table: Tensor, logs: bool) -> float:
     return torch.finfo(table.dtype).eps * (1 + math.log(table.shape[1]) if logs else 1)
 
 
-def _complain(probs: Tensor, off: float) -> None:
+def _complain(probs: Tensor, off: float, logs: bool) -> None:
     if not bool(probs.isfinite().all()):
         raise BalcalError("the predictions contain NaN or infinite values")
     if float(probs.min()) < 0:
         raise BalcalError(f"a probability is negative ({float(probs.min()):.2g}): are these logits?")
+    decimals = None if logs else decimals_of(probs)
+    if decimals is not None and off <= probs.shape[1] * 0.5 * 10**-decimals + ROUNDING:
+        raise BalcalError(
+            f"these probabilities are rounded to {decimals} decimals, so that rows no longer sum to one (one is off "
+            f"by {off:.2g}): store more digits, or divide each row by its sum"
+        )
     raise BalcalError(f"rows must be probabilities that sum to one (one is off by {off:.2g}): are these logits?")
 
 

@@ -1,10 +1,17 @@
-"""The description of a metric: which direction is better, unit, formula and reference."""
+"""The description of a metric: which direction is better, unit, formula and reference; and how it is called."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from functools import wraps
+from inspect import Parameter, signature
+from typing import Any, Literal, ParamSpec, TypeVar
+
+from balcal.core import BalcalError
+
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -39,3 +46,33 @@ class Metric:
 
 UNIFORM = {"of": "top label", "bins": 15, "edges": "uniform, (lo, hi], 0 in the first and 1 in the last"}
 """the default bins of this package's metrics"""
+
+
+def by_name(call: Callable[Given, Result]) -> Callable[Given, Result]:
+    """Refuse arrays that are passed by position, and names that the function does not have, in one sentence.
+
+    Libraries disagree on the order of predictions and labels, so no order is guessed. `n_bins=` stands for `bins=`.
+    """
+    shape = signature(call)
+    known = shape.parameters
+    by_position = sum(each.kind is not Parameter.KEYWORD_ONLY for each in known.values())
+    name = call.__qualname__.replace(".__init__", "")
+
+    @wraps(call)
+    def checked(*args: Given.args, **named: Given.kwargs) -> Result:
+        if len(args) > by_position:
+            arrays = [each for each in known if each in ("probs", "labels", "soft_labels", "scores_in", "scores_out")]
+            raise BalcalError(f"pass arrays by name: {name}({', '.join(f'{each}=...' for each in arrays)})")
+        if "n_bins" in named and "bins" in known:
+            if "bins" in named:
+                raise BalcalError("bins= and n_bins= are two names of one number: pass one of them")
+            named["bins"] = named.pop("n_bins")
+        unknown = [each for each in named if each not in known]
+        if "sample_weight" in unknown and "sample_weight_in" not in known:
+            raise BalcalError(f"{name} has no weighted version: leave sample_weight= out")
+        if unknown:
+            names = ", ".join(f"{each}=" for each in known if each != "self")
+            raise BalcalError(f"{name} has no argument `{unknown[0]}=`: it takes {names}")
+        return call(*args, **named)
+
+    return checked

@@ -9,59 +9,72 @@ import torch
 from balcal.core import BalcalError
 from balcal.metrics.bins import Accumulator, Floats, zeros
 from balcal.metrics.inputs import Rows, first_largest, read, read_unlabelled
-from balcal.metrics.metric import Metric
+from balcal.metrics.metric import Metric, by_name
+from balcal.metrics.reading import read_weights
 from balcal.runtime.values import as_tensor
 
 
-def accuracy(*, probs: Any = None, log_probs: Any = None, labels: Any) -> float:
+@by_name
+def accuracy(*, probs: Any = None, log_probs: Any = None, labels: Any, sample_weight: Any = None) -> float:
     """Share of samples whose most probable class is the label. Higher is better.
 
     >>> accuracy(probs=[[0.9, 0.1], [0.6, 0.4]], labels=[0, 1])
     0.5
     """
-    rows = read(probs, log_probs, labels)
-    return sum(int((first_largest(given) == y).sum()) for given, _, y in rows.pieces()) / len(rows)
+    rows = read(probs, log_probs, labels, sample_weight)
+    hits = torch.cat([(first_largest(given) == y).cpu() for given, _, y in rows.pieces()])
+    return int(hits.sum()) / len(rows) if rows.weights is None else rows.mean(hits)
 
 
-def nll(*, probs: Any = None, log_probs: Any = None, labels: Any) -> float:
+@by_name
+def nll(*, probs: Any = None, log_probs: Any = None, labels: Any, sample_weight: Any = None) -> float:
     """mean(-log p_label), in nats. Lower is better; infinite if a label was given probability 0.
 
     >>> round(nll(probs=[[0.5, 0.5], [0.25, 0.75]], labels=[0, 1]), 6)
     0.490415
     """
-    return float(losses(read(probs, log_probs, labels)).mean())
+    rows = read(probs, log_probs, labels, sample_weight)
+    return rows.mean(losses(rows))
 
 
-def brier(*, probs: Any = None, log_probs: Any = None, labels: Any) -> float:
+@by_name
+def brier(*, probs: Any = None, log_probs: Any = None, labels: Any, sample_weight: Any = None) -> float:
     """mean over samples of sum_k (p_k - 1[k = label])^2, from 0 to 2. Lower is better.
 
     >>> brier(probs=[[0.5, 0.5], [0.0, 1.0]], labels=[0, 1])
     0.25
     """
-    return float(squares(read(probs, log_probs, labels)).mean())
+    rows = read(probs, log_probs, labels, sample_weight)
+    return rows.mean(squares(rows))
 
 
-def brier_per_class(*, probs: Any = None, log_probs: Any = None, labels: Any) -> float:
+@by_name
+def brier_per_class(*, probs: Any = None, log_probs: Any = None, labels: Any, sample_weight: Any = None) -> float:
     """The Brier score divided by the number of classes, as some code reports it. Lower is better.
 
     >>> brier_per_class(probs=[[0.5, 0.5], [0.0, 1.0]], labels=[0, 1])
     0.125
     """
-    rows = read(probs, log_probs, labels)
-    return float(squares(rows).mean()) / rows.num_classes
+    rows = read(probs, log_probs, labels, sample_weight)
+    return rows.mean(squares(rows)) / rows.num_classes
 
 
-def entropy(*, probs: Any = None, log_probs: Any = None, labels: Any = None) -> float:
+@by_name
+def entropy(*, probs: Any = None, log_probs: Any = None, labels: Any = None, sample_weight: Any = None) -> float:
     """Mean entropy of the predictions, in nats: 0 for certainty, log K for no idea. Labels do not matter.
 
     >>> round(entropy(probs=[[0.5, 0.5], [1.0, 0.0]]), 6)  # (log 2 + 0) / 2
     0.346574
     """
-    rows = read_unlabelled(probs, log_probs) if labels is None else read(probs, log_probs, labels)
-    return float(entropies(rows).mean())
+    if labels is None:
+        rows = read_unlabelled(probs, log_probs, sample_weight)
+    else:
+        rows = read(probs, log_probs, labels, sample_weight)
+    return rows.mean(entropies(rows))
 
 
-def soft_nll(*, probs: Any = None, log_probs: Any = None, soft_labels: Any) -> float:
+@by_name
+def soft_nll(*, probs: Any = None, log_probs: Any = None, soft_labels: Any, sample_weight: Any = None) -> float:
     """Cross-entropy from soft labels, such as the votes of many people: mean of -sum_k q_k log p_k. Lower is better.
 
     Votes may be counts: rows of `soft_labels` are divided by their sum.
@@ -70,23 +83,19 @@ def soft_nll(*, probs: Any = None, log_probs: Any = None, soft_labels: Any) -> f
     0.693147
     """
     rows, q = _soft(probs, log_probs, soft_labels)
-    total = 0.0
-    for part, log_p in _with_logs(rows, q):
-        total -= float(torch.where(part > 0, part * log_p, 0.0).sum())
-    return total / len(rows)
+    return _soft_mean(rows, sample_weight, [torch.where(p > 0, -p * log_p, 0.0) for p, log_p in _with_logs(rows, q)])
 
 
-def soft_kl(*, probs: Any = None, log_probs: Any = None, soft_labels: Any) -> float:
+@by_name
+def soft_kl(*, probs: Any = None, log_probs: Any = None, soft_labels: Any, sample_weight: Any = None) -> float:
     """Divergence of the predictions from soft labels: mean of sum_k q_k log(q_k / p_k), in nats. Lower is better.
 
     >>> soft_kl(probs=[[0.75, 0.25]], soft_labels=[[3, 1]])
     0.0
     """
     rows, q = _soft(probs, log_probs, soft_labels)
-    total = 0.0
-    for part, log_p in _with_logs(rows, q):
-        total += float(torch.where(part > 0, part * (part.log() - log_p), 0.0).sum())
-    return max(0.0, total / len(rows))
+    terms = [torch.where(p > 0, p * (p.log() - log_p), 0.0) for p, log_p in _with_logs(rows, q)]
+    return max(0.0, _soft_mean(rows, sample_weight, terms))
 
 
 def losses(rows: Rows) -> torch.Tensor:
@@ -124,6 +133,8 @@ def entropies(rows: Rows) -> torch.Tensor:
 def _soft(probs: Any, log_probs: Any, soft_labels: Any) -> tuple[Rows, torch.Tensor]:
     rows = read_unlabelled(probs, log_probs)
     q = as_tensor(soft_labels, "the soft labels").to(rows.table.device).double()
+    if rows.num_classes == 2 and (q.ndim == 1 or q.shape[1:] == (1,)):
+        q = torch.stack([1 - q.reshape(-1), q.reshape(-1)], 1)
     if q.shape != rows.table.shape:
         raise BalcalError(
             f"soft labels must be (N, K) like the predictions {tuple(rows.table.shape)}: {tuple(q.shape)}"
@@ -131,6 +142,14 @@ def _soft(probs: Any, log_probs: Any, soft_labels: Any) -> tuple[Rows, torch.Ten
     if not bool((q >= 0).all()) or not bool((q.sum(1) > 0).all()) or not bool(q.sum(1).isfinite().all()):
         raise BalcalError("soft labels must be votes or probabilities: finite, nothing negative, no row without any")
     return rows, q / q.sum(1, keepdim=True)
+
+
+def _soft_mean(rows: Rows, sample_weight: Any, terms: list[torch.Tensor]) -> float:
+    weights = read_weights(sample_weight, len(rows))
+    if weights is None:
+        return sum(float(part.sum()) for part in terms) / len(rows)
+    values, kept = torch.cat([part.sum(1).cpu() for part in terms]), weights > 0
+    return float((values[kept] * weights[kept]).sum() / weights.sum())
 
 
 def _with_logs(rows: Rows, q: torch.Tensor) -> Any:
@@ -165,7 +184,7 @@ class ScoreSums(Accumulator):
             "mean_confidence": top.conf,
         }
         for name, values in new.items():
-            self.sums[name] += values.double().sum()
+            self.sums[name] += (values.double() if rows.weights is None else values.double() * rows.weights).sum()
 
     def compute(self) -> dict[str, float]:
         count = self.checked_count()

@@ -13,14 +13,17 @@ from scipy.optimize import brentq
 from balcal.core import BalcalError
 from balcal.metrics.bins import Accumulator, Floats, zeros
 from balcal.metrics.inputs import Rows, TopLabels, read
-from balcal.metrics.metric import Metric
+from balcal.metrics.metric import Metric, by_name
 from balcal.runtime.values import check_number
 
 CELLS = 8192
 """cells of the grid on which residuals are smoothed: far narrower than any kernel that noisy data asks for"""
 
 
-def smooth_ece(*, probs: Any = None, log_probs: Any = None, labels: Any, sigma: float | None = None) -> float:
+@by_name
+def smooth_ece(
+    *, probs: Any = None, log_probs: Any = None, labels: Any, sigma: float | None = None, sample_weight: Any = None
+) -> float:
     """ECE with a kernel in place of bins, of a width that it finds itself. Lower is better.
 
     The residuals conf - right are smoothed by a Gaussian of width sigma, reflected at 0 and 1 so that nothing is lost.
@@ -30,10 +33,11 @@ def smooth_ece(*, probs: Any = None, log_probs: Any = None, labels: Any, sigma: 
     >>> round(smooth_ece(probs=[[1.0, 0.0]] * 4, labels=[0, 0, 0, 1]), 6)  # always sure, right in three of four
     0.25
     """
-    return smooth_error(residual_grid(read(probs, log_probs, labels).top()), sigma)
+    return smooth_error(residual_grid(read(probs, log_probs, labels, sample_weight).top()), sigma)
 
 
-def ks(*, probs: Any = None, log_probs: Any = None, labels: Any) -> float:
+@by_name
+def ks(*, probs: Any = None, log_probs: Any = None, labels: Any, sample_weight: Any = None) -> float:
     """Kolmogorov-Smirnov calibration error: the largest |sum of conf - right| up to any confidence, over N. Lower is
     better.
 
@@ -43,7 +47,20 @@ def ks(*, probs: Any = None, log_probs: Any = None, labels: Any) -> float:
     >>> round(ks(probs=p, labels=[0, 1, 0, 1]), 6)  # running sums -0.5, 0.1, -0.1, -0.2
     0.125
     """
-    return ks_error(*sorted_top(read(probs, log_probs, labels).top()))
+    return ks_of(read(probs, log_probs, labels, sample_weight).top())
+
+
+@by_name
+def kuiper(*, probs: Any = None, log_probs: Any = None, labels: Any, sample_weight: Any = None) -> float:
+    """Kuiper calibration error: the largest |sum of conf - right| between any two confidences, over N. Lower is better.
+
+    It sees over-confidence in one range of confidence and under-confidence in another, where `ks` sees the larger.
+
+    >>> p = [[0.5, 0.5], [0.6, 0.4], [0.8, 0.2], [0.1, 0.9]]
+    >>> round(kuiper(probs=p, labels=[0, 1, 0, 1]), 6)  # running sums -0.5, 0.1, -0.1, -0.2: from -0.5 to 0.1
+    0.15
+    """
+    return kuiper_of(read(probs, log_probs, labels, sample_weight).top())
 
 
 def residual_grid(top: TopLabels) -> Floats:
@@ -52,6 +69,8 @@ def residual_grid(top: TopLabels) -> Floats:
     at = (top.conf * CELLS - 0.5).clamp(0, CELLS - 1)
     low = at.floor().clamp(max=CELLS - 2)
     share, first, gap = at - low, low.long(), top.gap / len(top)
+    if top.weights is not None:
+        gap = top.gap * top.weights / top.total
     grid = torch.bincount(first, gap * (1 - share), CELLS) + torch.bincount(first + 1, gap * share, CELLS)
     return np.asarray(grid.numpy(), dtype=np.float64)
 
@@ -95,6 +114,27 @@ def ks_error(conf: Floats, right: Floats) -> float:
     return float(np.abs(np.cumsum(conf) - right).max()) / len(conf)
 
 
+def weighted_groups(top: TopLabels) -> tuple[Floats, Floats, Floats]:
+    """(distinct confidences in ascending order, the weight of each, the weight of its right answers)."""
+    values, group = np.unique(top.conf.numpy(), return_inverse=True)
+    mass = top.mass.numpy()
+    whole, right = (np.bincount(group, each).astype(np.float64) for each in (mass, mass * top.right.numpy()))
+    return values, whole, right
+
+
+def ks_of(top: TopLabels) -> float:
+    if top.weights is None:
+        return ks_error(*sorted_top(top))
+    conf, mass, right = weighted_groups(top)
+    return float(np.abs(np.cumsum(conf * mass - right)).max()) / top.total
+
+
+def kuiper_of(top: TopLabels) -> float:
+    conf, mass, right = weighted_groups(top)
+    walk = np.cumsum(conf * mass - right)
+    return float(walk.max().clip(min=0) - walk.min().clip(max=0)) / top.total
+
+
 class SmoothSums(Accumulator):
     """Smooth ECE from a grid of sums: constant memory, though there are no bins.
 
@@ -109,8 +149,8 @@ class SmoothSums(Accumulator):
         self.sums = {"residual": zeros(CELLS), "count": zeros(1)}
 
     def add_rows(self, rows: Rows) -> None:
-        self.sums["residual"] += torch.from_numpy(residual_grid(rows.top())) * len(rows)
-        self.sums["count"] += len(rows)
+        self.sums["residual"] += torch.from_numpy(residual_grid(rows.top())) * rows.total
+        self.sums["count"] += rows.total
 
     def compute(self) -> dict[str, float]:
         return {"smooth_ece": smooth_error((self.sums["residual"] / self.checked_count()).numpy())}
@@ -131,6 +171,14 @@ METRICS = {
         "fraction",
         "max_c |1/N sum_{conf_i <= c} (conf_i - right_i)|",
         "Gupta et al., ICLR 2021",
+        {"of": "top label", "ties": "counted together"},
+    ),
+    "kuiper": Metric(
+        kuiper,
+        "lower",
+        "fraction",
+        "max_{a < b} |1/N sum_{a < conf_i <= b} (conf_i - right_i)|",
+        "Kuiper 1960; Arrieta-Ibarra et al., JMLR 2022",
         {"of": "top label", "ties": "counted together"},
     ),
 }

@@ -93,7 +93,9 @@ class Content:
 def content_of_predictions(predictions: Predictions, name: str, classes: Sequence[str] | None = None) -> Content:
     """Content from predictions alone."""
     names = classes or [f"class {k}" for k in range(predictions.log_probs.shape[1])]
-    return Content(name, "predictions", names, [View("trained", "as they are", predictions, verdict(predictions))])
+    return Content(
+        name, "predictions", names, [View("trained", "as they are", predictions, verdict(predictions, details=True))]
+    )
 
 
 def content_of_run(run: Run, posthoc: str = "ts", device: str | None = None) -> Content:
@@ -158,7 +160,7 @@ def _view(run: Run, key: str, title: str, test: Predictions, fitted: nn.Module, 
         key,
         title,
         test,
-        verdict(test),
+        verdict(test, details=True),
         note,
         shift=stored_figures(run, FigureFile.SHIFT, posthoc),
         ood=stored_figures(run, FigureFile.OOD, posthoc),

@@ -9,6 +9,7 @@ import numpy as np
 from markupsafe import Markup
 
 from balcal.core import Predictions
+from balcal.metrics.details import p_value
 from balcal.metrics.verdict import Verdict, verdict
 from balcal.plots.numbers import (
     Classes,
@@ -54,7 +55,7 @@ def ece_ruler(found: Verdict) -> Markup:
         f"up to {pct(found.floor_high, 2)} one time in forty"
     )
     tip = f"ECE {pct(found.ece, 2)}, 95 % interval {pct(found.ece_interval[0], 2)} to {pct(found.ece_interval[1], 2)}"
-    colour = {"perfect": "calm", "under": "under"}.get(found.kind, "over")
+    colour = {"perfect": "calm", "few": "calm", "under": "under"}.get(found.kind, "over")
     return frame.picture(
         f"{tip}; {floor}",
         frame.box((0, found.floor_high), (0, 1), "floor", floor),
@@ -201,7 +202,9 @@ def _cut(name: str, most: int = 16) -> str:
 
 
 def verdict_header(content: Content) -> Markup:
-    return fill("verdict.html", content=content, ruler=ece_ruler, headline=_headline, explained=_explained)
+    return fill(
+        "verdict.html", content=content, ruler=ece_ruler, headline=_headline, explained=_explained, p_value=p_value
+    )
 
 
 def _headline(found: Verdict) -> str:
