@@ -24,6 +24,8 @@ from balcal.metrics.unbinned import residual_grid, smooth_error
 
 Kind = Literal["perfect", "over", "under", "mixed"]
 Bounds = tuple[float, float]
+TELLING = 0.05
+"""a noise floor above this hides errors that matter: there are too few samples to conclude anything"""
 
 
 def top_label(*, probs: Any = None, log_probs: Any = None, labels: Any, bins: int = 15) -> dict[str, float]:
@@ -114,7 +116,9 @@ class Verdict:
         direction, (near, far) = ("over", (low, high)) if self.gap > 0 else ("under", (-high, -low))
         by = f"{direction}-confident by {_percent(abs(self.gap))} [{near * 100:.2f}, {far * 100:.2f}]"
         if self.kind == "perfect":
-            return "indistinguishable from perfect" + (f", though {by} on average" if near > 0 else "")
+            few = f", but {self.samples:,} samples are too few to tell: {_percent(self.floor_high)} would look alike"
+            leaning = f", though {by} on average" if near > 0 else ""
+            return "indistinguishable from perfect" + leaning + (few if self.floor_high > TELLING else "")
         if self.kind == "mixed":
             return (
                 f"over-confident in some bins ({_percent(self.over)} of ECE), "
@@ -160,8 +164,12 @@ def verdict(
     bins: int = 15,
     resamples: int = 1000,
     seed: int = 0,
+    groups: Any = None,
 ) -> Verdict:
     """Measure predictions, or arrays by name, and say how certain each figure is.
+
+    With `groups=`, a name for each sample or a mapping of names to masks, it also tests calibration in each group and
+    returns a `GroupedVerdict`.
 
     Two hundred samples at a confidence of 0.9, of which 150 are right:
 
@@ -181,7 +189,7 @@ def verdict(
     floor = bootstrap.noise_floor(top, bins, 2 * resamples, seed)
     drawn = bootstrap.Resamples([top], _finite(scores), bins, resamples, seed)
     intervals = _intervals(top, scores, figures, floor, drawn)
-    return Verdict(
+    found = Verdict(
         samples=len(top),
         classes=rows.num_classes,
         accuracy=figures["accuracy"],
@@ -200,6 +208,11 @@ def verdict(
         seed=seed,
         **{f"{name}_interval": interval.bounds for name, interval in intervals.items()},
     )
+    if groups is None:
+        return found
+    from balcal.metrics.groups import grouped
+
+    return grouped(found, top, groups)
 
 
 def _intervals(
