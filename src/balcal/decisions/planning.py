@@ -7,15 +7,20 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from scipy import special, stats
 
 from balcal.core import BalcalError
 from balcal.decisions.sets import rank_of
+from balcal.metrics import bootstrap
+from balcal.metrics.bins import bin_table
 from balcal.metrics.exact import at_least, fewest
-from balcal.metrics.inputs import read_unlabelled
+from balcal.metrics.inputs import TopLabels, read, read_unlabelled
 from balcal.runtime.values import check_number
 
 MOST = 10**10
+MOST_DRAWN = 5_000_000
+ROUNDS, DRAWS = 3, 4
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,7 @@ def plan_samples(
     confidence: float = 0.95,
     probs: Any = None,
     log_probs: Any = None,
+    labels: Any = None,
     expected_accuracy: float | None = None,
     coverage: float = 1.0,
     power: float = 0.8,
@@ -51,8 +57,8 @@ def plan_samples(
     Parameters
     ----------
     ece_width
-        Wanted width of the 95 % interval of ECE. `probs=` of a few samples say how confident the model is; without them
-        the worst case is taken.
+        Wanted width of the 95 % interval of ECE. `probs=` of a few samples say how confident the model is, with
+        `labels=` also how far from calibrated; without them the worst case is taken.
     accuracy
         Promised by a threshold (`threshold`), with probability `confidence`.
     expected_accuracy, coverage, power
@@ -79,7 +85,7 @@ def plan_samples(
         if not 0 < check_number(value, name) <= 1 or (value == 1 and name != "coverage"):
             raise BalcalError(f"{name} must lie between 0 and 1, not {value}")
     if ece_width is not None:
-        return _for_ece(_share("ece_width", ece_width), probs, log_probs)
+        return _for_ece(_share("ece_width", ece_width), probs, log_probs, labels)
     if accuracy is not None:
         return _for_accuracy(_share("accuracy", accuracy), confidence, expected_accuracy, coverage, power)
     return _for_sets(_share("alpha", alpha), tolerance, confidence)
@@ -91,18 +97,33 @@ def _share(name: str, value: Any) -> float:
     return float(value)
 
 
-def _for_ece(width: float, probs: Any, log_probs: Any) -> SamplePlan:
-    """ECE is a sum of gaps, so its standard deviation is that of one outcome, by the root of n, at most."""
-    z, variance, whose = float(special.ndtri(0.975)), 0.25, "in the worst case"
-    if probs is not None or log_probs is not None:
-        conf = read_unlabelled(probs, log_probs).top().conf.numpy()
-        variance, whose = float((conf * (1 - conf)).mean()), "with these confidences"
-    n = math.ceil((2 * z / width) ** 2 * variance - 1e-6)
-    return SamplePlan(
-        max(n, 2),
-        f"an ECE with an interval {width * 100:g} points wide",
-        f"an outcome has a standard deviation of {math.sqrt(variance):.2f} {whose}",
-    )
+def _for_ece(width: float, probs: Any, log_probs: Any, labels: Any) -> SamplePlan:
+    """ECE is a sum of gaps, so its standard deviation is about that of one outcome by the root of n."""
+    purpose = f"an ECE with an interval {width * 100:g} points wide"
+    first = (2 * float(special.ndtri(0.975)) / width) ** 2
+    if probs is None and log_probs is None:
+        n = math.ceil(first / 4 - 1e-6)
+        return SamplePlan(n, purpose, "about so many in the worst case, a model that is right half the time")
+    top = (read_unlabelled(probs, log_probs) if labels is None else read(probs, log_probs, labels)).top()
+    rng, conf = np.random.default_rng(0), top.conf.numpy()
+    n = math.ceil(first * float((conf * (1 - conf)).mean())) + 100
+    for _ in range(ROUNDS):
+        found = float(np.mean([_ece_width(top, labels is not None, n, rng) for _ in range(DRAWS)]))
+        n = min(MOST_DRAWN, max(100, math.ceil(n * min(max((found / width) ** 2, 0.1), 10))))
+    whose = "calibrated samples of these confidences" if labels is None else "samples like these"
+    return SamplePlan(n, purpose, f"by simulation with {whose}")
+
+
+def _ece_width(top: TopLabels, labelled: bool, n: int, rng: np.random.Generator) -> float:
+    """The width of the interval that `verdict` gives to n samples like these."""
+    pick = torch.from_numpy(rng.integers(0, len(top), n))
+    conf = top.conf[pick]
+    right = top.right[pick] if labelled else torch.from_numpy(rng.random(n)) < conf
+    drawn = TopLabels(conf, right)
+    floor = bootstrap.noise_floor(drawn, resamples=200)
+    ece = bin_table(drawn, 15).ece()
+    low, high = bootstrap.ece_interval(ece, bootstrap.Resamples([drawn], {}, resamples=200).ece[0], floor).bounds
+    return high - low
 
 
 def _for_accuracy(

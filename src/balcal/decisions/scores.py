@@ -19,7 +19,7 @@ from balcal.metrics.inputs import Rows
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
-AT_ONCE = 1 << 21
+AT_ONCE = 1 << 16
 """numbers held in double precision at once"""
 
 
@@ -110,5 +110,5 @@ def _probs(whole: torch.Tensor, logs: bool) -> NDArray[np.floating]:
 
 
 def _slices(whole: torch.Tensor) -> list[slice]:
-    step = max(1, AT_ONCE // 4 // whole.shape[1])
+    step = max(1, AT_ONCE // whole.shape[1])
     return [slice(start, start + step) for start in range(0, len(whole), step)]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from balcal.decisions.scores import Bools
 from balcal.metrics.exact import at_most, clopper_pearson, holm
-from balcal.metrics.groups import masks, smallest_gap
+from balcal.metrics.groups import LEVEL, masks, smallest_gap
 
 Bounds = tuple[float, float]
 
@@ -65,7 +65,8 @@ class SetReport:
             lines.append(f"  lowest in class {worst}: {_shown(share)}")
         lines += [f"  sets of {size}: {_shown(share)}" for size, share in list(self.by_size.items())[:8]]
         for name, share in self.by_group.items():
-            told = f"below the promise (p = {share.p_value:.2g})" if (share.p_value or 1) <= 0.05 else "no gap found"
+            below = share.p_value is not None and share.p_value <= LEVEL
+            told = f"below the promise (p = {share.p_value:.2g})" if below else "no gap found"
             lines.append(f"  group {name}: {_shown(share)}, {told}, above {share.detectable:.1%} it would show")
         return "\n".join(lines)
 
