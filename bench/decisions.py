@@ -91,9 +91,8 @@ def main():
     if given.only:
         print(json.dumps(measured(given.only, given.samples, given.classes)))
         return
-    print(
-        f"| {given.samples:,} x {given.classes} | seconds | MiB beyond the data | of which the sets |\n|---|---|---|---|"
-    )
+    print(f"| {given.samples:,} x {given.classes} | seconds | MiB beyond the data | of which the sets |")
+    print("|---|---|---|---|")
     for task in TASKS:
         size = [f"--samples={given.samples}", f"--classes={given.classes}", f"--only={task}"]
         done = subprocess.run([sys.executable, __file__, *size], capture_output=True, text=True, check=False)

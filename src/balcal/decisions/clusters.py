@@ -10,7 +10,6 @@ import warnings
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.cluster import KMeans
 
 from balcal.core import BalcalError
 
@@ -28,6 +27,8 @@ def cluster_classes(
     seed: int,
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """(cluster of each class, -1 where it has too few samples; samples that were not used for this)."""
+    from sklearn.cluster import KMeans  # slow to import, and rarely needed
+
     rng = np.random.default_rng(seed)
     used = np.zeros(len(scores), dtype=np.bool_)
     used[rng.permutation(len(scores))[: int(SHARE * len(scores))]] = True
