@@ -2,7 +2,8 @@
 
     OMP_NUM_THREADS=1 python bench/decisions.py [--samples 1000000] [--classes 100]
 
-Each is measured in a process of its own: seconds, and the most memory beyond the table of probabilities and the result.
+Each is measured in a process of its own: seconds (of the clock and of the processor, which other programs do not
+slow down), and the most memory beyond the table of probabilities.
 """
 
 import argparse
@@ -76,10 +77,12 @@ def measured(task, samples, classes):
     run = prepared(task)
     run(*data(2000, classes))
     table, labels = data(samples, classes)
-    before, start = peak(), time.perf_counter()
+    before, start, busy = peak(), time.perf_counter(), time.process_time()
     result = run(table, labels)
-    seconds, kept = time.perf_counter() - start, result.nbytes / 2**20 if isinstance(result, np.ndarray) else 0.0
-    return {"seconds": round(seconds, 2), "MiB": round(max(0.0, peak() - before), 0), "of which result": round(kept)}
+    seconds, cpu = time.perf_counter() - start, time.process_time() - busy
+    kept = result.nbytes / 2**20 if isinstance(result, np.ndarray) else 0.0
+    memory = {"MiB beyond the data": round(max(0.0, peak() - before)), "of which the sets": round(kept)}
+    return {"seconds": round(seconds, 2), "CPU seconds": round(cpu, 2), **memory}
 
 
 def main():
@@ -91,17 +94,16 @@ def main():
     if given.only:
         print(json.dumps(measured(given.only, given.samples, given.classes)))
         return
-    print(f"| {given.samples:,} x {given.classes} | seconds | MiB beyond the data | of which the sets |")
-    print("|---|---|---|---|")
+    found = {}
     for task in TASKS:
         size = [f"--samples={given.samples}", f"--classes={given.classes}", f"--only={task}"]
         done = subprocess.run([sys.executable, __file__, *size], capture_output=True, text=True, check=False)
-        if done.returncode:
-            reason = done.stderr.strip().splitlines()[-1] if done.stderr.strip() else f"ended with {done.returncode}"
-            print(f"| {task} | {reason} | | |", flush=True)
-            continue
-        found = json.loads(done.stdout.splitlines()[-1])
-        print(f"| {task} | {found['seconds']} | {found['MiB']:.0f} | {found['of which result']} |", flush=True)
+        last = (done.stderr if done.returncode else done.stdout).strip().splitlines()[-1:]
+        found[task] = {"failed": last or done.returncode} if done.returncode else json.loads(last[0])
+        print(task, found[task], flush=True)
+    from side_by_side import report
+
+    report("decisions", "python bench/decisions.py", {"samples": given.samples, "classes": given.classes, **found})
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 from balcal.core import Predictions
+from balcal.decisions import Threshold
 from balcal.deploy.monitor import LEAST, Monitor
 from balcal.evaluation.judge import RunFigures
 from balcal.runs import Run
@@ -20,8 +21,7 @@ def card_of(run: Run, figures: RunFigures, test: Predictions, shape: tuple[int, 
     """Plain data, from the figures of a run on its test role."""
     from balcal import __version__
 
-    top = test.log_probs.max(1)
-    confidence = top.values.exp().double().clamp(max=1.0)
+    confidence = test.log_probs.amax(1).exp().double().clamp(max=1.0)
     low, high = (round(float(confidence.quantile(q)), 4) for q in (0.01, 0.99))
     recipe = run.recipe
     return {
@@ -60,7 +60,7 @@ def card_of(run: Run, figures: RunFigures, test: Predictions, shape: tuple[int, 
             "posthoc": figures["posthoc"]["name"],
         },
         "recipe": describe(recipe),
-        "monitor": _reference(confidence.numpy(), (top.indices == test.labels).numpy()),
+        "monitor": reference(test),
         "run": recipe.address(),
     }
 
@@ -102,9 +102,12 @@ def _now() -> datetime.datetime:
     return datetime.datetime.fromtimestamp(int(epoch) if epoch.isdigit() else time.time(), datetime.UTC)
 
 
-def _reference(confidences: Any, correct: Any) -> dict[str, Any] | None:
+def reference(test: Predictions, promise: Threshold | None = None) -> dict[str, Any] | None:
     """The state of a new monitor, for `balcal.Monitor.of`; None if there are too few samples."""
-    return Monitor(confidences, correct).as_dict() if len(confidences) >= LEAST else None
+    top = test.log_probs.max(1)
+    confidence = top.values.exp().double().clamp(max=1.0)
+    right = (top.indices == test.labels).numpy()
+    return Monitor(confidence.numpy(), right, promise=promise).as_dict() if len(test) >= LEAST else None
 
 
 def render_card(card: dict[str, Any]) -> str:

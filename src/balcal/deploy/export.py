@@ -23,7 +23,7 @@ from balcal import registry
 from balcal.build import as_method
 from balcal.core import BalcalError
 from balcal.data.batches import Pixels
-from balcal.deploy.card import card_of, render_card
+from balcal.deploy.card import card_of, reference, render_card
 from balcal.deploy.predictor import CARD, Predictor, open_onnx, open_program, open_state
 from balcal.evaluation.judge import batches_of, calibrated_model, evaluate
 from balcal.evaluation.predict import predict_batches
@@ -138,6 +138,8 @@ def _export(
     deployed = Deployed(model, pixels, (height, width, channels), promises).eval()
     made = _traced(format, deployed, f"{method}")
     card = card_of(run, figures, live, deployed.shape, dataset.names() if dataset.names else dataset.classes)
+    if isinstance(promises.threshold.threshold, float) and card["monitor"] is not None:
+        card["monitor"] = reference(live, promises.threshold)
     card["decisions"] = promises.as_dict() | {"remarks": remarks_on(run, method)}
     images = splits.test.images[:most].numpy()
     card["verified"] = verified(format.open(format.pack(made, card)), images, live.probs[:most].numpy())
