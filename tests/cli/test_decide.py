@@ -60,6 +60,12 @@ def test_a_run(tmp_path, capsys):
     assert code == 0, err
     assert "on 500 test samples" in out
     assert "The same held-out samples chose the epoch and fitted ts" in out
+    rows = [["0" if a == k else "5" for a in range(10)] + ["1"] for k in range(10)]
+    (tmp_path / "costs.csv").write_text("\n".join(map(",".join, rows)))
+    code, out, err = balcal_cli("decide", run, "--costs", tmp_path / "costs.csv", "--with", "ts", capsys=capsys)
+    assert code == 0, err
+    assert "against the probabilities before" in out
+    assert "abstains in" in out
 
 
 @pytest.mark.parametrize(

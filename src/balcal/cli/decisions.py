@@ -64,7 +64,7 @@ def decide_about(
     source: str, options: DecideOptions, check: str | None, method: str | None, labels: str | None, kind: str | None
 ) -> DecisionResult:
     """Choose on a run's calibration split and check on its test split; or choose on one file, check on another."""
-    held_out, test, remarks = _predictions(source, check, method, labels, kind)
+    held_out, test, before, remarks = _predictions(source, check, method, labels, kind)
     made: dict[str, Any] = {"remarks": remarks}
     names = None if options.groups is None else _names(options.groups, len(held_out))
     asked = options.sets is None and options.costs is None
@@ -86,7 +86,9 @@ def decide_about(
             made["sets_checked"] = made["sets"].evaluate(log_probs=test.log_probs, labels=test.labels, seed=0)
     if options.costs is not None:
         judged = held_out if test is None else test
-        made["costs"] = decide(log_probs=judged.log_probs, costs=_matrix(options.costs), labels=judged.labels)
+        made["costs"] = decide(
+            log_probs=judged.log_probs, costs=_matrix(options.costs), labels=judged.labels, before=before
+        )
     if names is not None:
         made["groups"] = group_verdict(read_predictions(held_out).top(), names)
     return DecisionResult(len(held_out), **made)
@@ -94,7 +96,8 @@ def decide_about(
 
 def _predictions(
     source: str, check: str | None, method: str | None, labels: str | None, kind: str | None
-) -> tuple[Predictions, Predictions | None, list[str]]:
+) -> tuple[Predictions, Predictions | None, Any, list[str]]:
+    """(held out, test, probabilities of the test split before the post-hoc map that was asked for, remarks)."""
     if Path(source).is_dir():
         if check is not None:
             raise BalcalError("--check goes with a file; a run has its own test split")
@@ -102,7 +105,8 @@ def _predictions(
         whole = run.recipe.method + registry.method(method) if method else run.recipe.method
         with run.in_use():
             both = held_out_and_test(run, whole, pick_device())
-        return *both, remarks_on(run, whole)
+            before = held_out_and_test(run, run.recipe.method, pick_device())[1].probs if method else None
+        return *both, before, remarks_on(run, whole)
     if method is not None:
         raise BalcalError(
             "--with goes with a run; calibrate a file first: balcal calibrate FILE.npz --with ts --apply ..."
@@ -111,7 +115,7 @@ def _predictions(
     test = None if check is None else read_source(check, kind=kind).predictions()
     if test is not None and test.log_probs.shape[1] != held_out.log_probs.shape[1]:
         raise BalcalError(f"{check} has {test.log_probs.shape[1]} classes, {source} {held_out.log_probs.shape[1]}")
-    return held_out, test, []
+    return held_out, test, None, []
 
 
 def _names(source: str, n: int) -> Any:

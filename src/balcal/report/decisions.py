@@ -9,9 +9,9 @@ import numpy as np
 from markupsafe import Markup
 
 from balcal.core import BalcalError
-from balcal.decisions import Threshold, threshold
+from balcal.decisions import Threshold, prediction_sets, threshold
 from balcal.decisions.search import steps as accepted_at
-from balcal.evaluation.promises import Checked, check_threshold, promises_of
+from balcal.evaluation.promises import Checked, check_threshold
 from balcal.metrics.exact import clopper_pearson
 from balcal.metrics.inputs import read_predictions
 from balcal.report.content import Content, View
@@ -73,9 +73,8 @@ def positions(view: View) -> list[Step]:
     return made
 
 
-def slider(view: View) -> Slider:
-    made = positions(view)
-    found = [row for row in promises(view) if row.found.threshold is not None]
+def slider(made: list[Step], promised: list[Promised]) -> Slider:
+    found = [row for row in promised if row.found.threshold is not None]
     first = found[-1].step if found else len(made) // 2
     xs, shares = [step.coverage for step in made], [step.accuracy for step in made]
     seen = [step for step in made if step.coverage >= 0.02] or made
@@ -102,11 +101,11 @@ def slider(view: View) -> Slider:
     return Slider(json.dumps(rows), len(made) - 1, first, made[first], chart)
 
 
-def promises(view: View) -> list[Promised]:
+def promises(view: View, made: list[Step]) -> list[Promised]:
     """Thresholds from held-out predictions, if there are any, checked on the test split."""
     if view.held_out is None:
         return []
-    made, rows = positions(view), []
+    rows = []
     for target in TARGETS:
         found = threshold(view.held_out, accuracy=target)
         limit = found.threshold if isinstance(found.threshold, float) else 1.0
@@ -119,9 +118,11 @@ def sets(view: View) -> str:
     """A sentence on prediction sets."""
     if view.held_out is None:
         return ""
-    report = promises_of(view.held_out, view.predictions).set_report
-    if report is None:
-        raise BalcalError("there are too few held-out samples for prediction sets")
+    try:
+        fitted = prediction_sets(view.held_out)
+    except BalcalError as error:
+        return f"No prediction sets: {error}."
+    report = fitted.evaluate(log_probs=view.predictions.log_probs, labels=view.predictions.labels)
     low, high = (pct(end) for end in report.coverage_interval)
     return (
         f"Prediction sets that promise to hold the label in {pct(report.promised, 0)} do so in {pct(report.coverage)} "
@@ -130,13 +131,12 @@ def sets(view: View) -> str:
 
 
 def act_section(content: Content) -> Markup:
-    def sentence(view: View) -> str:
-        try:
-            return sets(view)
-        except BalcalError as error:
-            return f"No prediction sets: {error}."
-
-    return fill("act.html", content=content, steps=slider, promises=promises, sets=sentence)
+    shown = {}
+    for view in content.views:
+        made = positions(view)
+        promised = promises(view, made)
+        shown[view.key] = (slider(made, promised), promised, sets(view))
+    return fill("act.html", content=content, shown=shown)
 
 
 SECTIONS = (Section("When may it act?", 22, act_section),)
