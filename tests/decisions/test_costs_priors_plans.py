@@ -1,5 +1,7 @@
 """Costs, class frequencies, sample sizes and groups: against sums by hand and known truths."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,6 +11,7 @@ from scipy import stats
 import balcal
 from balcal import decisions
 from balcal.core import BalcalError
+from balcal.metrics.exact import coins_p_value
 from balcal.metrics.groups import group_verdict
 from balcal.metrics.inputs import read
 
@@ -127,6 +130,16 @@ def test_group_tests_hold_their_level_and_find_a_gap():
     assert "too small: only a gap above" in str(few)
     small = balcal.verdict(probs=data["probs"][:40], labels=data["labels"][:40])
     assert "40 samples are too few to tell" in str(small)
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=9))
+def test_the_law_of_unequal_coins_is_a_sum_over_all_outcomes(probs):
+    p, law = np.array(probs), np.zeros(len(probs) + 1)
+    for outcome in product((0, 1), repeat=len(p)):
+        law[sum(outcome)] += np.prod(np.where(outcome, p, 1 - p))
+    for hits in range(len(p) + 1):
+        both = min(law[: hits + 1].sum(), law[hits:].sum())
+        assert coins_p_value(p, hits) == pytest.approx(min(1, 2 * both), abs=1e-12)
 
 
 def test_large_groups_are_tested_as_small_ones():

@@ -82,13 +82,26 @@ def coins_p_value(probs: Floats, hits: int) -> float:
     0.5
     """
     if len(probs) <= EXACT_UP_TO:
-        law = np.ones(1)
-        for p in probs:
-            law = np.append(law * (1 - p), 0.0) + np.append(0.0, law * p)
+        law = _law(probs)
         low, high = law[: hits + 1].sum(), law[hits:].sum()
     else:
         low, high = _corrected_normal(probs, hits), 1 - _corrected_normal(probs, hits - 1)
     return float(min(1.0, 2 * min(low, high)))
+
+
+def _law(probs: Floats) -> Floats:
+    """The probability of 0, 1, ... hits: in blocks that grow by one trial at a time, then joined."""
+    size = max(1, math.isqrt(len(probs)))
+    blocks = np.pad(probs, (0, -len(probs) % size)).reshape(-1, size)
+    laws = np.zeros((len(blocks), size + 1))
+    laws[:, 0] = 1.0
+    for p in blocks.T[:, :, None]:
+        laws[:, 1:] = laws[:, 1:] * (1 - p) + laws[:, :-1] * p
+        laws[:, :1] *= 1 - p
+    whole = np.ones(1)
+    for law in laws:
+        whole = np.convolve(whole, law)
+    return whole[: len(probs) + 1]
 
 
 def _corrected_normal(probs: Floats, hits: int) -> float:
