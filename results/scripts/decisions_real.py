@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from balcal import Monitor, decisions
+from balcal.build import as_method
 from balcal.data.corruptions import corrupt
 from balcal.data.dataset import ImageSet
 from balcal.evaluation.judge import batches_of, calibrated_model
@@ -104,7 +105,7 @@ def requests(data):
 def images(path):
     """A run on CIFAR-10; its test images corrupted as those of CIFAR-10-C are."""
     run, cpu = Run.at(path), torch.device("cpu")
-    model, splits = calibrated_model(run, run.recipe.method, cpu)
+    model, splits = calibrated_model(run, as_method(run.recipe.method), cpu)
 
     def predicted(part):
         found = predict_batches(model, batches_of(run, part, cpu))

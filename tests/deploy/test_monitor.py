@@ -286,6 +286,18 @@ def test_a_broken_promise_is_noticed_and_a_kept_one_is_not():
         Monitor.of(spoilt)
 
 
+def test_sets_of_an_unlucky_draw_are_no_broken_promise():
+    """Coverage of sets that were fitted on 400 samples may well be 88 %: they promise an average over draws."""
+    rng = np.random.default_rng(13)
+    c, _, _, sets = promised(rng, 400)
+    monitor = Monitor(c, sets=sets)
+    stream = np.full(3000, 0.9)
+    assert monitor.learn(stream, stream > 0, covered=rng.random(3000) < 0.88) == []
+    (alarm,) = monitor.learn(stream, stream > 0, covered=rng.random(3000) < 0.75)
+    assert alarm.what == "set coverage"
+    assert 0.8 < alarm.expected[0] < 0.87
+
+
 def test_promises_give_few_false_alarms():
     """At the very edge of what is promised: 200 streams of 2,000."""
     rng, false = np.random.default_rng(12), 0

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from balcal.core import BalcalError, Predictions
-from balcal.decisions.clusters import cluster_classes
+from balcal.decisions.clusters import SHARE, cluster_classes
 from balcal.decisions.scores import Bools, Floats, Score
 from balcal.decisions.set_report import SetReport, report_on
 from balcal.decisions.threshold import held_out_rows
@@ -94,9 +94,10 @@ class PredictionSets:
         >>> [round(end, 3) for end in sets.band()]
         [0.751, 0.988]
         """
-        rank = rank_of(self.samples, self.alpha)
+        samples = self.samples if self.clusters is None else int(self.samples * (1 - SHARE))
+        rank = rank_of(samples, self.alpha)
         ends = ((1 - probability) / 2, (1 + probability) / 2)
-        a, b = rank, self.samples + 1 - rank
+        a, b = rank, samples + 1 - rank
         if n is None:
             low, high = (float(stats.beta.ppf(q, a, b)) for q in ends)
             return low, high

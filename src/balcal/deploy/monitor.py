@@ -106,8 +106,8 @@ class Monitor:
         parts: dict[str, Floats] = {"confidence": c}
         if right is not None:
             parts |= self._gaps(c, right)
-        self.promises = _promises(promise, sets)
-        delta = alpha * FOR_REFERENCE / (2 * len(parts))
+        delta = alpha * FOR_REFERENCE / (2 * (len(parts) + (sets is not None)))
+        self.promises = _promises(promise, sets, delta)
         self.watches = [
             MeanTest(
                 name,
@@ -210,15 +210,19 @@ def _restored(state: Any) -> Monitor:
     return monitor
 
 
-def _promises(promise: Threshold | None, sets: PredictionSets | None) -> dict[str, tuple[float, float]]:
-    """What is promised and from which confidence on, by name."""
+def _promises(promise: Threshold | None, sets: PredictionSets | None, delta: float) -> dict[str, tuple[float, float]]:
+    """What is promised and from which confidence on, by name.
+
+    Sets promise an average over all held-out sets that could have been drawn. With this one coverage may be a little
+    lower, by a known law: an alarm is given if it is below what that law allows, but for `delta`.
+    """
     found = {}
     if promise is not None:
         if promise.promise != "accuracy" or not isinstance(promise.threshold, float):
             raise BalcalError("a watched promise needs one threshold that promises an accuracy, and this has none")
         found[ACCEPTED] = (promise.target, promise.threshold)
     if sets is not None:
-        found[SETS] = (1 - sets.alpha, 0.0)
+        found[SETS] = (min(1 - sets.alpha, sets.band(probability=1 - 2 * delta)[0]), 0.0)
     return found
 
 
