@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from balcal import decisions as decisions
     from balcal import metrics as metrics
     from balcal import plots as plots
     from balcal import posthoc as posthoc
@@ -46,6 +47,7 @@ _HOMES = {
     "backbone": "registry",
     "calibrate": "posthoc",
     "compare": "metrics.comparison",
+    "decisions": "decisions",
     "fit": "training.fit",
     "load": "deploy.predictor",
     "method": "registry",
@@ -66,7 +68,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'balcal' has no attribute '{name}'")
     module = importlib.import_module(f"balcal.{_HOMES[name]}")
-    return module if name in ("metrics", "plots", "posthoc") else getattr(module, name)
+    return module if name in ("decisions", "metrics", "plots", "posthoc") else getattr(module, name)
 
 
 def __dir__() -> list[str]:

@@ -14,11 +14,14 @@ from command_line import balcal_cli
 from runs_helper import trained
 
 import balcal
+from balcal import decisions, registry
 from balcal.core import BalcalError
 from balcal.data.batches import Pixels
 from balcal.deploy.export import TOLERANCE, Deployed, export_run, verified
 from balcal.evaluation.judge import load_splits
+from balcal.evaluation.promises import held_out_and_test
 from balcal.registry import dataset, recipe
+from balcal.runs import Run
 
 WITHOUT_US = "import sys; sys.modules['balcal'] = None\n"
 
@@ -62,7 +65,8 @@ def test_onnx(run, test_split, tmp_path, capsys):
     pytest.importorskip("onnxscript", reason="onnx is not here: pip install 'balcal[onnx]'")
     images, _ = test_split
     file = tmp_path / "digits.onnx"
-    code, out, err = balcal_cli("export", run, "--to", "onnx", "--with", "ts", "--out", file, "--json", capsys=capsys)
+    options = ["--to", "onnx", "--with", "ts", "--out", file, "--accuracy", "0.97", "--sets", "0.8", "--json"]
+    code, out, err = balcal_cli("export", run, *options, capsys=capsys)
     assert code == 0, err
     card = json.loads(out)
     assert card["verified"]["images"] == len(images) == 500
@@ -88,11 +92,34 @@ def test_onnx(run, test_split, tmp_path, capsys):
     inside, beside = json.loads(told), json.loads((tmp_path / "digits.onnx.card.json").read_text())
     assert inside == beside == {name: value for name, value in card.items() if name != "file"}
     assert "ECE, 15 bins" in (tmp_path / "digits.onnx.card.md").read_text()
+    decides_as_python_does(run, file, images, card)
     probe = "import sys, balcal, numpy as np\np = balcal.load(sys.argv[1])\nprint(p.predict(np.load(sys.argv[2])[0]))\n"
     probe += "assert not {f'balcal.{m}' for m in ('train', 'sessions', 'evaluate', 'registry')} & set(sys.modules)"
     command = [sys.executable, "-c", probe, file, tmp_path / "images.npy"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == f"['{int(expected[0].argmax())}']"
+
+
+def decides_as_python_does(run, file, images, card):
+    """The graph accepts what Python accepts, and its sets are Python's, on all test images."""
+    import onnxruntime
+
+    accept, sets = onnxruntime.InferenceSession(file).run(["accept", "set"], {"images": images})
+    method = registry.method("balcal+ts")
+    held_out, test = held_out_and_test(Run.at(run), method, torch.device("cpu"))
+    found = decisions.threshold(held_out, accuracy=0.97)
+    assert 0 < accept.mean() < 1
+    assert np.array_equal(accept, found.accept(log_probs=test.log_probs))
+    assert card["decisions"]["checked"]["accepted"] == accept.sum()
+    fitted = decisions.prediction_sets(held_out, alpha=0.2)
+    assert np.array_equal(sets, fitted.predict(log_probs=test.log_probs))
+    predictor = balcal.load(file)
+    assert np.array_equal(predictor.accept(images), accept)
+    assert np.array_equal(predictor.sets(images), sets)
+    text = file.with_name(f"{file.name}.card.md").read_text()
+    assert "which promises an accuracy of 97.0% with probability 0.95; on the test role" in text
+    assert "**Set** of classes that hold the label in 80.0%" in text
+    assert "The same held-out samples chose the epoch and fitted ts" in text
 
 
 def test_torch_export(run, test_split, tmp_path):
@@ -110,6 +137,8 @@ def test_torch_export(run, test_split, tmp_path):
     )
     assert np.abs(np.load(tmp_path / "told.npy") - expected).max() <= 1e-5
     assert card["posthoc"]["name"] is None
+    assert card["decisions"]["threshold"]["threshold"] is None, "so few held-out samples cannot promise 99 %"
+    assert "cannot be promised" in (tmp_path / "digits.pt2.card.md").read_text()
     predictor = balcal.load(tmp_path / "digits.pt2", trusted=True)
     assert np.abs(predictor(images) - expected).max() <= 1e-5
     with pytest.raises(BalcalError, match=r"digits.pt2 is not opened, .*pass trusted=True if you trust its author"):
@@ -209,5 +238,5 @@ def test_resizing_by_matrices_is_resizing():
         def forward(self, seen):
             return seen
 
-    _, seen = Deployed(Echo(), pixels, (28, 28, 1))(images)
+    _, seen, *_ = Deployed(Echo(), pixels, (28, 28, 1))(images)
     torch.testing.assert_close(seen, pixels(images, torch.zeros(3, 3)), rtol=0, atol=2e-5)

@@ -1,12 +1,13 @@
 """The monitor cries wolf no more often than it says, over the whole stream, and finds a drift soon."""
 
+import copy
 import json
 
 import numpy as np
 import pytest
 import torch
 
-from balcal import Monitor
+from balcal import Monitor, decisions
 from balcal.core import BalcalError
 from balcal.deploy.betting import FRACTIONS, MeanTest, lower_bound
 
@@ -251,3 +252,58 @@ def test_bands_that_lie_close_together_are_all_watched():
     seen = [watch.seen for watch in monitor.watches[2:]]
     assert sum(seen) == 4000
     assert min(seen) > 500
+
+
+def promised(rng, n=4000):
+    """A calibrated model of two classes with a threshold and sets, and its reference."""
+    conf = 0.5 + 0.5 * rng.beta(4, 0.6, n)
+    right = rng.random(n) < conf
+    data = {"probs": np.stack([conf, 1 - conf], axis=1), "labels": (~right).astype(int)}
+    return conf, right, decisions.threshold(**data, accuracy=0.95), decisions.prediction_sets(**data, alpha=0.1)
+
+
+def test_a_broken_promise_is_noticed_and_a_kept_one_is_not():
+    rng = np.random.default_rng(11)
+    c, right, found, sets = promised(rng)
+    monitor = Monitor(c, right, promise=found, sets=sets)
+    fine = 0.5 + 0.5 * rng.beta(4, 0.6, 5000)
+    outcome = rng.random(5000) < fine
+    assert monitor.learn(fine, outcome, covered=rng.random(5000) < 0.9) == []
+    monitor = Monitor.of(json.loads(json.dumps(monitor.as_dict())))
+    worse = rng.random(5000) < fine - 0.12
+    alarms = {alarm.what: alarm for alarm in monitor.learn(fine, worse, covered=rng.random(5000) < 0.8)}
+    assert alarms["accepted accuracy"].direction == alarms["set coverage"].direction == "down"
+    assert alarms["accepted accuracy"].expected == (0.95, 1.0)
+    assert alarms["accepted accuracy"].recent < 0.95
+    only = Monitor(c, promise=found)
+    assert [alarm.what for alarm in only.learn(fine, worse)] == ["accepted accuracy"]
+    with pytest.raises(BalcalError, match="pass covered="):
+        only.learn(fine, worse, covered=worse)
+    with pytest.raises(BalcalError, match="needs one threshold that promises an accuracy"):
+        Monitor(c, promise=decisions.threshold(probs=[[0.9, 0.1]] * 9, labels=[0] * 9))
+    spoilt = only.as_dict() | {"promises": {"accepted accuracy": [0.95]}}
+    with pytest.raises(BalcalError, match="from which confidence on"):
+        Monitor.of(spoilt)
+
+
+def test_sets_of_an_unlucky_draw_are_no_broken_promise():
+    """Coverage of sets that were fitted on 400 samples may well be 88 %: they promise an average over draws."""
+    rng = np.random.default_rng(13)
+    c, _, _, sets = promised(rng, 400)
+    monitor = Monitor(c, sets=sets)
+    stream = np.full(3000, 0.9)
+    assert monitor.learn(stream, stream > 0, covered=rng.random(3000) < 0.88) == []
+    (alarm,) = monitor.learn(stream, stream > 0, covered=rng.random(3000) < 0.75)
+    assert alarm.what == "set coverage"
+    assert 0.8 < alarm.expected[0] < 0.87
+
+
+def test_promises_give_few_false_alarms():
+    """At the very edge of what is promised: 200 streams of 2,000."""
+    rng, false = np.random.default_rng(12), 0
+    c, _, found, sets = promised(rng)
+    fresh = Monitor(c, promise=found, sets=sets)
+    for _ in range(200):
+        monitor, stream = copy.deepcopy(fresh), np.full(2000, 0.99)
+        false += bool(monitor.learn(stream, rng.random(2000) < 0.95, covered=rng.random(2000) < 0.9))
+    assert false / 200 <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 200)

@@ -1,12 +1,17 @@
 """Reports in a real browser: they show, answer, sort and switch, call nowhere and complain of nothing."""
 
+import json
 import shutil
 
+import numpy as np
 import pytest
+import torch
 from page_samples import HOSTILE, balcal_run, hostile_story, small_arena
 
+from balcal.evaluation.promises import held_out_and_test
 from balcal.report import write_report
 from balcal.report.page import run_page
+from balcal.runs import Run
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -97,6 +102,40 @@ def test_a_run_hovered_switched_and_turned_dark(opened, run_report):
     page.locator("#theme").click()
     assert paper() == light
     assert opened(run_report, color_scheme="dark").evaluate("getComputedStyle(document.body).backgroundColor") != light
+
+
+def test_the_threshold_is_moved(opened, run_report):
+    """Its figures are those of the predictions, at every place of the slider."""
+    page = opened(run_report)
+    act = page.locator(".act:visible")
+    slider, last = act.locator("input[type=range]"), int(act.locator("input").get_attribute("max"))
+    _, test = held_out_and_test(Run.at(balcal_run()), Run.at(balcal_run()).recipe.method, torch.device("cpu"))
+    conf, right = test.probs.amax(1).numpy(), (test.log_probs.argmax(1) == test.labels).numpy()
+
+    def shown(name):
+        return act.locator(f"[data-part={name}]").inner_text()
+
+    for step in (last, last // 2, 3):
+        slider.fill(str(step))
+        limit = np.sort(conf)[::-1][round(float(shown("coverage").rstrip(" %\u00a0")) / 100 * len(conf)) - 1]
+        assert shown("threshold") == f"{limit:.3f}"
+        taken = conf >= limit
+        assert float(shown("accuracy").rstrip(" %\u00a0")) == pytest.approx(100 * right[taken].mean(), abs=0.06)
+        assert shown("wrong") == f"{(~right[taken]).sum():,}"
+        low, high = json.loads(shown("interval"))
+        assert low <= 100 * right[taken].mean() <= high
+    everything = act.locator(".now").get_attribute("x1")
+    slider.fill(str(last))
+    assert shown("coverage") == "100.0\u00a0%"
+    assert float(act.locator(".now").get_attribute("x1")) > float(everything)
+    slider.press("ArrowLeft")
+    assert shown("coverage") != "100.0\u00a0%"
+    promised = act.locator("[data-step]")
+    if promised.count():
+        promised.first.click()
+        assert slider.input_value() == promised.first.get_attribute("data-step")
+    page.get_by_role("button", name="after temperature scaling").click()
+    assert page.locator(".act:visible").count() == 1
 
 
 def test_a_phone_does_not_scroll_sideways(opened, run_report):

@@ -74,6 +74,39 @@ def calibrate(
 
 
 @app.command()
+def decide(
+    source: Annotated[str, typer.Argument(help="A run folder; or FILE.npz with held-out predictions.")],
+    accuracy: Annotated[
+        float | None, typer.Option(help="Act from a confidence on, and be right this often; 0.99 if nothing is asked.")
+    ] = None,
+    error_rate: Annotated[float | None, typer.Option(help="Or: mistakes in at most this share of all samples.")] = None,
+    confidence: Annotated[float, typer.Option(help="Probability that the promise is true.")] = 0.95,
+    per_class: Annotated[bool, typer.Option("--per-class", help="A threshold, or sets, for each class.")] = False,
+    sets: Annotated[
+        float | None, typer.Option(help="Sets of classes that hold the label this often, e.g. 0.9.")
+    ] = None,
+    score: Annotated[str, typer.Option(help="Of the sets: lac, aps or raps.")] = "lac",
+    costs: Annotated[
+        Path | None, typer.Option(help="FILE.csv: a line for each true class, a column for each action.")
+    ] = None,
+    groups: Annotated[
+        str | None, typer.Option(help="A threshold and a test for each group: a text file of names, or .npy.")
+    ] = None,
+    check: Annotated[str | None, typer.Option(help="FILE.npz of other predictions to check the promises on.")] = None,
+    method: Annotated[str | None, typer.Option("--with", help="A post-hoc method to add to a run, e.g. ts.")] = None,
+    labels: Labels = None,
+    kind: Kind = None,
+    json: Json = False,
+) -> None:
+    """When may it act? Thresholds, prediction sets and cheapest actions, with guarantees."""
+    from balcal.cli.decisions import DecideOptions, decide_about
+
+    options = DecideOptions(accuracy, error_rate, confidence, per_class, sets, score, costs, groups)
+    result = decide_about(source, options, check, method, labels, kind)
+    say(_json.dumps(result.as_dict(), indent=2) if json else result)
+
+
+@app.command()
 def report(
     source: Annotated[str, typer.Argument(help="A run folder, an arena's FILE.json, or FILE.npz with predictions.")],
     out: Annotated[
@@ -101,6 +134,8 @@ def export(
         str | None, typer.Option("--with", help="A post-hoc method to put inside, for example ts.")
     ] = None,
     most: Annotated[int | None, typer.Option(help="Verify on so many test images; all if left out.")] = None,
+    accuracy: Annotated[float, typer.Option(help="What the output `accept` promises.")] = 0.99,
+    sets: Annotated[float, typer.Option(help="How often the output `set` holds the label.")] = 0.9,
     offline: Offline = False,
     json: Json = False,
 ) -> None:
@@ -108,7 +143,7 @@ def export(
     from balcal.deploy.card import render_card
     from balcal.deploy.export import export_run
 
-    card = export_run(run, to, out, method, most)
+    card = export_run(run, to, out, method, most, accuracy, sets)
     say(_json.dumps(card, indent=2) if json else f"{render_card(card)}\nfile: {card['file']}")
 
 

@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 from balcal.core import Predictions
+from balcal.decisions import Threshold
 from balcal.deploy.monitor import LEAST, Monitor
 from balcal.evaluation.judge import RunFigures
 from balcal.runs import Run
@@ -20,8 +21,7 @@ def card_of(run: Run, figures: RunFigures, test: Predictions, shape: tuple[int, 
     """Plain data, from the figures of a run on its test role."""
     from balcal import __version__
 
-    top = test.log_probs.max(1)
-    confidence = top.values.exp().double().clamp(max=1.0)
+    confidence = test.log_probs.amax(1).exp().double().clamp(max=1.0)
     low, high = (round(float(confidence.quantile(q)), 4) for q in (0.01, 0.99))
     recipe = run.recipe
     return {
@@ -35,7 +35,12 @@ def card_of(run: Run, figures: RunFigures, test: Predictions, shape: tuple[int, 
             "shape": ["N", *shape],
             "meaning": "raw pixels, 0 to 255, RGB or grey",
         },
-        "output": {"probs": "(N, K) float32", "log_probs": "(N, K) float32, their logarithms"},
+        "output": {
+            "probs": "(N, K) float32",
+            "log_probs": "(N, K) float32, their logarithms",
+            "accept": "(N,) bool, whether the confidence reaches the promised threshold",
+            "set": "(N, K) bool, the classes in the prediction set",
+        },
         "calibration": {k: v for k, v in figures["test"].items() if k not in ("resamples", "seed")},
         "specification": figures["specification"]["ece"],
         "posthoc": figures["posthoc"],
@@ -55,9 +60,40 @@ def card_of(run: Run, figures: RunFigures, test: Predictions, shape: tuple[int, 
             "posthoc": figures["posthoc"]["name"],
         },
         "recipe": describe(recipe),
-        "monitor": _reference(confidence.numpy(), (top.indices == test.labels).numpy()),
+        "monitor": reference(test),
         "run": recipe.address(),
     }
+
+
+def _decisions(found: dict[str, Any] | None) -> list[str]:
+    """What `accept` and `set` promise, and how they did on the test role."""
+    if found is None:
+        return []
+    limit, checked, sets = found["threshold"], found["checked"], found["sets_checked"]
+    if limit["threshold"] is None:
+        needed = "" if limit["needed"] is None else f": it would take about {limit['needed']:,} held-out samples"
+        first = f"nothing, because {limit['target']:.1%} accuracy cannot be promised{needed}."
+    else:
+        first = (
+            f"confidence from {limit['threshold']:.6g} on, which promises an accuracy of {limit['target']:.1%} with "
+            f"probability {limit['confidence']:g}; on the test role {_held(checked)}."
+        )
+    second = (
+        f"every class ({'; '.join(found['notes'])})."
+        if sets is None
+        else f"classes that hold the label in {sets['promised']:.1%}; on the test role in {sets['coverage']:.1%}, "
+        f"{sets['mean_size']:.2f} classes on average."
+    )
+    return [f"- **Accepts** {first}", f"- **Set** of {second}", *(f"- {remark}" for remark in found["remarks"])]
+
+
+def _held(checked: dict[str, Any]) -> str:
+    if checked["accuracy"] is None:
+        return "none is accepted"
+    low, high = checked["accuracy_interval"]
+    return (
+        f"{checked['coverage']:.1%} are accepted and {checked['accuracy']:.2%} [{low:.2%}, {high:.2%}] of these right"
+    )
 
 
 def _now() -> datetime.datetime:
@@ -66,9 +102,12 @@ def _now() -> datetime.datetime:
     return datetime.datetime.fromtimestamp(int(epoch) if epoch.isdigit() else time.time(), datetime.UTC)
 
 
-def _reference(confidences: Any, correct: Any) -> dict[str, Any] | None:
+def reference(test: Predictions, promise: Threshold | None = None) -> dict[str, Any] | None:
     """The state of a new monitor, for `balcal.Monitor.of`; None if there are too few samples."""
-    return Monitor(confidences, correct).as_dict() if len(confidences) >= LEAST else None
+    top = test.log_probs.max(1)
+    confidence = top.values.exp().double().clamp(max=1.0)
+    right = (top.indices == test.labels).numpy()
+    return Monitor(confidence.numpy(), right, promise=promise).as_dict() if len(test) >= LEAST else None
 
 
 def _after(posthoc: dict[str, Any]) -> str:
@@ -97,6 +136,7 @@ def render_card(card: dict[str, Any]) -> str:
         f"- **Input** `{card['input']['name']}`: {card['input']['type']} {tuple(card['input']['shape'])}, "
         f"{card['input']['meaning']}. Normalisation is inside.",
         f"- **Output** `probs` (N, {len(card['classes'])}), calibrated; `log_probs`, their logarithms.",
+        *_decisions(card.get("decisions")),
         f"- **Classes** {', '.join(map(text, card['classes']))}",
         f"- **Fusion** {card['fusion']}; **after training** {text(_after(card['posthoc']))}; "
         f"**gamma or beta** {card['dials'] or 'none'}",

@@ -23,18 +23,21 @@ from balcal import registry
 from balcal.build import as_method
 from balcal.core import BalcalError
 from balcal.data.batches import Pixels
-from balcal.deploy.card import card_of, render_card
+from balcal.deploy.card import card_of, reference, render_card
 from balcal.deploy.predictor import CARD, Predictor, open_onnx, open_program, open_state
 from balcal.evaluation.judge import batches_of, calibrated_model, evaluate
 from balcal.evaluation.predict import predict_batches
+from balcal.evaluation.promises import Promises, promises_of, remarks_on
 from balcal.model import Model
 from balcal.runs import Run
 from balcal.runtime.files import write_atomic
 from balcal.runtime.names import unknown
 
-INPUT, OUTPUTS = "images", ("probs", "log_probs")
+INPUT, OUTPUTS = "images", ("probs", "log_probs", "accept", "set")
 BATCHES = (1, 7, 256)
 """batch sizes in which an exported file is compared with the live model"""
+NEVER = 2.0
+"""a threshold that no confidence reaches"""
 TOLERANCE = 1e-5
 """largest difference of a probability"""
 WITHOUT_ONNX = "export to ONNX needs onnx, onnxruntime and onnxscript: pip install 'balcal[onnx]'"
@@ -43,28 +46,39 @@ WITHOUT_ONNX = "export to ONNX needs onnx, onnxruntime and onnxscript: pip insta
 class Deployed(nn.Module):
     """Bytes (N, H, W, C), as an image file holds them, in; probabilities and their logarithms (N, K) out.
 
-    Normalisation, resizing, network, fusion and post-hoc map are inside.
+    Normalisation, resizing, network, fusion and post-hoc map are inside. Two more outputs are decisions: `accept` (N,),
+    whether the confidence reaches the promised threshold, and `set` (N, K), the classes in the prediction set. Without
+    a threshold nothing is accepted; without sets every class is in them.
     """
 
     scale: Tensor
     shift: Tensor
+    threshold: Tensor
+    least: Tensor
 
-    def __init__(self, model: Model, pixels: Pixels, shape: tuple[int, int, int]) -> None:
+    def __init__(
+        self, model: Model, pixels: Pixels, shape: tuple[int, int, int], promises: Promises | None = None
+    ) -> None:
         super().__init__()
         self.model = model.eval()
         self.shape = shape
         self.register_buffer("scale", pixels.scale.clone())
         self.register_buffer("shift", pixels.shift.clone())
+        found = None if promises is None else promises.threshold.threshold
+        sets = None if promises is None else promises.sets
+        self.register_buffer("threshold", torch.tensor(found if isinstance(found, float) else NEVER))
+        self.register_buffer("least", torch.tensor(0.0 if sets is None else sets.least_probability))
         resized = pixels.side is not None and shape[:2] != (pixels.side, pixels.side)
         for name, length in (("rows", shape[0]), ("columns", shape[1])):
             self.register_buffer(name, resizing(length, pixels.side) if resized and pixels.side else None)
 
-    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         seen = (images.to(self.scale.dtype) * self.scale - self.shift).permute(0, 3, 1, 2)
         if self.rows is not None:
             seen = self.rows @ seen @ self.columns.mT  # type: ignore[operator]
         log_probs: Tensor = self.model(seen)
-        return log_probs.exp(), log_probs
+        probs = log_probs.exp()
+        return probs, log_probs, probs.amax(1) >= self.threshold, probs >= self.least
 
 
 def resizing(length: int, side: int) -> Tensor:
@@ -85,8 +99,13 @@ def export_run(
     out: str | Path | None = None,
     posthoc: str | None = None,
     most: int | None = None,
+    accuracy: float = 0.99,
+    sets: float = 0.9,
 ) -> dict[str, Any]:
     """Export the model of a run to one file, and write its card beside it; returns the card, with `file`.
+
+    The file also decides: `accept` promises this `accuracy`, and `set` holds the label with probability `sets`. Both
+    are chosen on the calibration split and checked on the test split; the card says how.
 
     Before anything is written, the file's content is opened as a user would and compared with the live model: on all
     test images, or the first `most` of them, in batches of 1, 7 and 256.
@@ -95,10 +114,17 @@ def export_run(
         raise BalcalError(unknown("kind of export", to, FORMATS))
     run = Run.at(Path(path))
     with run.in_use():
-        return _export(run, FORMATS[to], out, posthoc, most)
+        return _export(run, FORMATS[to], out, posthoc, most, (accuracy, sets))
 
 
-def _export(run: Run, format: Format, out: str | Path | None, posthoc: str | None, most: int | None) -> dict[str, Any]:
+def _export(
+    run: Run,
+    format: Format,
+    out: str | Path | None,
+    posthoc: str | None,
+    most: int | None,
+    wanted: tuple[float, float],
+) -> dict[str, Any]:
     cpu = torch.device("cpu")
     method = as_method(run.recipe.method + registry.method(posthoc) if posthoc else run.recipe.method)
     figures = evaluate(run, method, cpu)
@@ -107,9 +133,14 @@ def _export(run: Run, format: Format, out: str | Path | None, posthoc: str | Non
     dataset = registry.dataset(run.recipe.task.dataset)
     pixels = Pixels.of(dataset, cpu, side=run.recipe.task.side)
     height, width, channels = splits.test.shape[1:]
-    deployed = Deployed(model, pixels, (height, width, channels)).eval()
+    held_out = predict_batches(model, batches_of(run, splits.calibrate, cpu), role="calibrate")
+    promises = promises_of(held_out, live, accuracy=wanted[0], alpha=round(1 - wanted[1], 12))
+    deployed = Deployed(model, pixels, (height, width, channels), promises).eval()
     made = _traced(format, deployed, f"{method}")
     card = card_of(run, figures, live, deployed.shape, dataset.names() if dataset.names else dataset.classes)
+    if isinstance(promises.threshold.threshold, float) and card["monitor"] is not None:
+        card["monitor"] = reference(live, promises.threshold)
+    card["decisions"] = promises.as_dict() | {"remarks": remarks_on(run, method)}
     images = splits.test.images[:most].numpy()
     card["verified"] = verified(format.open(format.pack(made, card)), images, live.probs[:most].numpy())
     file = Path(out) if out else run.path / f"model{format.suffix}"

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from balcal.core import BalcalError
+from balcal.decisions import PredictionSets, Threshold
 from balcal.deploy.betting import LONGEST, Floats, MeanTest, lower_bound
 from balcal.runtime.values import as_tensor, check_choice, check_number, check_whole, plain_list, plain_record
 
@@ -25,6 +26,8 @@ FOR_REFERENCE = 0.2
 """share of alpha for the uncertainty of the reference"""
 LEAST_ALPHA = 1e-12
 MOST_BANDS = 1000
+ACCEPTED, SETS = "accepted accuracy", "set coverage"
+"""names of watched promises"""
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,9 @@ class Monitor:
     """Takes confidences of predictions (`see`), and outcomes once they are known (`learn`); returns alarms.
 
     `confidences` and `correct` are of a held-out reference. `alpha` bounds the probability of any false alarm, ever.
-    A drift of less than `tolerance` gives none. Calibration is tested overall and in `bands` of confidence.
+    A drift of less than `tolerance` gives none. Calibration is tested overall and in `bands` of confidence. With
+    `promise=`, a threshold of `balcal.decisions.threshold`, the accuracy of accepted samples is watched too, and with
+    `sets=` how often prediction sets hold the label: an alarm says that a promise is broken.
 
     >>> rng = np.random.default_rng(0)
     >>> c = rng.beta(8, 1, 4000)
@@ -80,6 +85,8 @@ class Monitor:
         alpha: float = 0.05,
         tolerance: float = 0.0,
         bands: int = 3,
+        promise: Threshold | None = None,
+        sets: PredictionSets | None = None,
     ) -> None:
         check_alpha(alpha)
         if not 0 <= check_number(tolerance, "tolerance") < 1:
@@ -99,7 +106,8 @@ class Monitor:
         parts: dict[str, Floats] = {"confidence": c}
         if right is not None:
             parts |= self._gaps(c, right)
-        delta = alpha * FOR_REFERENCE / (2 * len(parts))
+        delta = alpha * FOR_REFERENCE / (2 * (len(parts) + (sets is not None)))
+        self.promises = _promises(promise, sets, delta)
         self.watches = [
             MeanTest(
                 name,
@@ -108,6 +116,7 @@ class Monitor:
             )
             for name, x in parts.items()
         ]
+        self.watches += [MeanTest(name, low, 1.0) for name, (low, _) in self.promises.items()]
 
     @property
     def limit(self) -> float:
@@ -118,15 +127,26 @@ class Monitor:
         """Add confidences of predictions, in the order in which they were made; returns new alarms."""
         return self._fed({"confidence": _checked(confidences)})
 
-    def learn(self, confidences: ArrayLike, correct: ArrayLike) -> list[Alarm]:
-        """Add predictions whose labels are known: confidences, and whether they were right; returns new alarms."""
-        if len(self.watches) == 1:
+    def learn(self, confidences: ArrayLike, correct: ArrayLike, covered: ArrayLike | None = None) -> list[Alarm]:
+        """Add predictions whose labels are known: confidences, and whether they were right; returns new alarms.
+
+        `covered` says whether each prediction set held the label, where these are watched.
+        """
+        if not any(watch.name.startswith("calibration") for watch in self.watches) and not self.promises:
             raise BalcalError(
                 "this monitor's reference had no labels, so calibration is not watched: make it with "
                 "Monitor(confidences, correct)"
             )
         c = _checked(confidences)
-        return self._fed(self._gaps(c, _outcomes(correct, c)))
+        right = _outcomes(correct, c)
+        parts = self._gaps(c, right)
+        if ACCEPTED in self.promises:
+            parts[ACCEPTED] = right[c >= self.promises[ACCEPTED][1]]
+        if (SETS in self.promises) != (covered is not None):
+            raise BalcalError("pass covered= (whether each set held its label) just if the monitor was made with sets=")
+        if covered is not None:
+            parts[SETS] = _outcomes(covered, c)
+        return self._fed(parts)
 
     def _gaps(self, c: Floats, right: Floats) -> dict[str, Floats]:
         """Outcome minus confidence, mapped from [-1, 1] to [0, 1]: overall, and in bands of confidence."""
@@ -145,7 +165,8 @@ class Monitor:
         for watch in self.watches:
             for direction, at, recent in watch.add(parts.get(watch.name, np.zeros(0)), self.limit):
                 scaled = (recent, watch.low, watch.high)
-                mean, low, high = scaled if watch.name == "confidence" else (2 * x - 1 for x in scaled)
+                plain = watch.name == "confidence" or watch.name in self.promises
+                mean, low, high = scaled if plain else (2 * x - 1 for x in scaled)
                 new.append(Alarm(watch.name, direction, at, mean, (low, high)))
         self.alarms += new
         return new
@@ -155,6 +176,7 @@ class Monitor:
         return {
             "alpha": self.alpha,
             "edges": self.edges,
+            **({"promises": {name: list(each) for name, each in self.promises.items()}} if self.promises else {}),
             "watches": [asdict(watch) for watch in self.watches],
             "alarms": [asdict(alarm) for alarm in self.alarms],
         }
@@ -180,11 +202,40 @@ def _restored(state: Any) -> Monitor:
         raise BalcalError("its edges must rise between 0 and 1")
     monitor.watches = [MeanTest.of(watch) for watch in plain_list(state["watches"], "watches")]
     monitor.alarms = [Alarm.of(alarm) for alarm in plain_list(state["alarms"], "alarms")]
+    monitor.promises = _restored_promises(state.get("promises", {}))
     known, nothing = [watch.name for watch in monitor.watches], np.zeros(0)
-    all_of_them = ["confidence", *monitor._gaps(nothing, nothing)]
-    if known != all_of_them and (known != all_of_them[:1] or monitor.edges):
+    all_of_them = ["confidence", *monitor._gaps(nothing, nothing), *monitor.promises]
+    if known != all_of_them and (known != ["confidence", *monitor.promises] or monitor.edges):
         raise BalcalError("its watches are not those of its edges")
     return monitor
+
+
+def _promises(promise: Threshold | None, sets: PredictionSets | None, delta: float) -> dict[str, tuple[float, float]]:
+    """What is promised and from which confidence on, by name.
+
+    Sets promise an average over all held-out sets that could have been drawn. With this one coverage may be a little
+    lower, by a known law: an alarm is given if it is below what that law allows, but for `delta`.
+    """
+    found = {}
+    if promise is not None:
+        if promise.promise != "accuracy" or not isinstance(promise.threshold, float):
+            raise BalcalError("a watched promise needs one threshold that promises an accuracy, and this has none")
+        found[ACCEPTED] = (promise.target, promise.threshold)
+    if sets is not None:
+        found[SETS] = (min(1 - sets.alpha, sets.band(probability=1 - 2 * delta)[0]), 0.0)
+    return found
+
+
+def _restored_promises(state: Any) -> dict[str, tuple[float, float]]:
+    if not isinstance(state, Mapping) or not set(state) <= {ACCEPTED, SETS}:
+        raise BalcalError(f"its promises must be {ACCEPTED} or {SETS}")
+    found = {}
+    for name, pair in state.items():
+        if len(plain_list(pair, name)) != 2:
+            raise BalcalError(f"{name} must be what is promised, and from which confidence on")
+        low, limit = (check_number(each, name, 0, 1) for each in pair)
+        found[name] = (low, limit)
+    return found
 
 
 def check_alpha(alpha: Any) -> None:

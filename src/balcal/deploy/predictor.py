@@ -47,6 +47,24 @@ class Predictor:
         """The name of the likeliest class, for each image."""
         return [self.classes[k] for k in self.predict_proba(images).argmax(1)]
 
+    def accept(self, images: Any) -> NDArray[np.bool_]:
+        """Whether to act on each image: its confidence reaches the threshold that the card promises."""
+        limit = self._decisions()["threshold"]["threshold"]
+        conf: Probs = self.predict_proba(images).max(1)
+        return np.zeros(len(conf), dtype=np.bool_) if limit is None else conf >= np.float32(limit)
+
+    def sets(self, images: Any) -> NDArray[np.bool_]:
+        """(N, K): the classes in the prediction set of each image, as the card promises."""
+        sets, probs = self._decisions()["sets"], self.predict_proba(images)
+        least = 0.0 if sets is None else -sets["limits"][0]
+        return probs >= np.float32(least)
+
+    def _decisions(self) -> dict[str, Any]:
+        found: dict[str, Any] | None = self.card.get("decisions")
+        if found is None:
+            raise BalcalError("this file was exported without decisions: export the run again")
+        return found
+
     def _checked(self, images: NDArray[Any]) -> NDArray[np.uint8]:
         height, width, channels = self.card["input"]["shape"][1:]
         if channels == 1 and images.shape[-2:] == (height, width):

@@ -48,7 +48,7 @@ def read_arrays(source: str, labels: str | None = None, kind: str | None = None)
         raise BalcalError(f"--as must be one of {', '.join(KINDS)}, not `{kind}`")
     found = _read_csv(Path(source)) if source.endswith(".csv") else _read_npz(source)
     if labels is not None:
-        found["labels"] = _labels(labels)
+        found["labels"] = read_array(labels, "labels")
     kinds = [name for name in KINDS if name in found]
     if not kinds and kind is not None and UNNAMED in found:
         found[kind], kinds = found[UNNAMED], [kind]
@@ -102,11 +102,12 @@ def _read_npz(source: str) -> dict[str, Any]:
     return {name if name in KINDS else UNNAMED: arrays[name]}
 
 
-def _labels(source: str) -> Any:
+def read_array(source: str, name: str) -> Any:
+    """The array of this name, or the only one in the file."""
     arrays = _read_npz(source)
-    if "labels" in arrays or len(arrays) == 1:
-        return arrays.get("labels", next(iter(arrays.values())))
-    raise BalcalError(f"{source} holds {', '.join(sorted(arrays))}: say which are the labels, {source}:NAME")
+    if name in arrays or len(arrays) == 1:
+        return arrays.get(name, next(iter(arrays.values())))
+    raise BalcalError(f"{source} holds {', '.join(sorted(arrays))}: say which are the {name}, {source}:NAME")
 
 
 def _read_csv(path: Path) -> dict[str, Any]:

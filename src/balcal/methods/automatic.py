@@ -1,4 +1,4 @@
-"""`auto`: cross-validation chooses the calibrator, and prefers the simpler one when in doubt.
+"""Ours (balcal): cross-validation chooses the calibrator, and prefers the simpler one when in doubt.
 
     K > 2:  none, ts, svs, sms
     K = 2:  none, ts, platt, beta, quadratic
@@ -179,7 +179,7 @@ METHODS = {
     "auto": Method(
         "auto",
         posthoc=AutomaticCalibration(),
-        about="cross-validation chooses: nothing, ts, svs, sms; of two classes platt, beta, quadratic",
+        about="chooses by cross-validation: none, ts, svs, sms",
         paper="Ours",
         venue="balcal",
         cost="six fits of each after training",

@@ -1,6 +1,6 @@
 """Maps for two classes: logistic regression on functions of the log-odds s = log p / (1 - p) of class 1.
 
-    platt      s' = a s + c                          Platt, 1999
+    platt      s' = a s + c                          Platt, ALMC 1999 (Advances in Large Margin Classifiers)
     beta       s' = a ln p - b ln(1 - p) + c         Kull, Silva Filho, Flach, AISTATS 2017; a, b >= 0
     quadratic  s' = a s + d s^2 + c                  Berta, Holzmüller, Jordan, Bach, AISTATS 2026
 
@@ -119,16 +119,14 @@ def _method(kind: Kind, about: str, paper: str, venue: str) -> Method:
 METHODS = {
     "platt": _method(
         "platt",
-        "two classes: slope and offset of the log-odds",
+        "two classes: slope and offset of log-odds",
         "Platt",
-        "Advances in Large Margin Classifiers 1999",
+        "ALMC 1999",
     ),
-    "beta": _method(
-        "beta", "two classes: a slope of the log-odds for each side", "Kull, Silva Filho, Flach", "AISTATS 2017"
-    ),
+    "beta": _method("beta", "two classes: a slope for each side", "Kull, Silva Filho, Flach", "AISTATS 2017"),
     "quadratic": _method(
         "quadratic",
-        "two classes: a parabola of the log-odds",
+        "two classes: a parabola of log-odds",
         "Berta, Holzmüller, Jordan, Bach",
         "AISTATS 2026",
     ),

@@ -117,7 +117,7 @@ METHODS = {
     "svs": Method(
         "svs",
         posthoc=StructuredScaling(),
-        about="a temperature, then a regularised scale and bias for each class",
+        about="a temperature, then a regularised vector",
         paper="Berta, Holzmüller, Jordan, Bach",
         venue="AISTATS 2026",
         cost="one fit after training",

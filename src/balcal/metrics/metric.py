@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import wraps
@@ -76,3 +77,17 @@ def by_name(call: Callable[Given, Result]) -> Callable[Given, Result]:
         return call(*args, **named)
 
     return checked
+
+
+def finite_or_none(value: Any) -> Any:
+    """For JSON, which has no infinity: None stands for it."""
+    if isinstance(value, tuple):
+        return tuple(map(finite_or_none, value))
+    return None if math.isinf(value) else value
+
+
+def or_infinite(value: Any) -> Any:
+    """The reverse of `finite_or_none`."""
+    if isinstance(value, (tuple, list)):
+        return tuple(map(or_infinite, value))
+    return math.inf if value is None else value

@@ -18,7 +18,7 @@ from balcal.metrics.bins import Floats, bin_sizes, bin_table
 from balcal.metrics.bootstrap import Interval
 from balcal.metrics.details import Details
 from balcal.metrics.inputs import Rows, TopLabels, read, read_predictions
-from balcal.metrics.metric import by_name
+from balcal.metrics.metric import by_name, finite_or_none, or_infinite
 from balcal.metrics.scoring import per_sample_scores
 from balcal.runtime.values import check_number
 
@@ -127,13 +127,13 @@ class Verdict:
             if fields[name] is None:
                 del fields[name]
         for name in ("nll", "nll_interval"):
-            fields[name] = _finite_or_none(fields[name])
+            fields[name] = finite_or_none(fields[name])
         return fields
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> Verdict:
         """From what `as_dict` returned, also if it was stored as JSON in between."""
-        found = {name: _or_infinite(value) for name, value in fields.items() if name != "details"}
+        found = {name: or_infinite(value) for name, value in fields.items() if name != "details"}
         return cls(**found, details=Details.of(fields["details"]) if fields.get("details") else None)
 
     def __str__(self) -> str:
@@ -171,6 +171,7 @@ def verdict(
     matters: float = MATTERS,
     details: bool = False,
     recalibrate: Any = None,
+    groups: Any = None,
 ) -> Verdict:
     """Measure predictions, or arrays by name, and say how certain each figure is.
 
@@ -193,6 +194,9 @@ def verdict(
     details, recalibrate
         Add tests of perfect calibration with p-values, and what NLL and Brier score are made of, by `recalibrate` as in
         `decomposition`.
+    groups
+        A name for each sample, or a mapping of names to masks: calibration is also tested in each group, and a
+        `GroupedVerdict` returned.
 
     Two hundred samples at a confidence of 0.9, of which 150 are right:
 
@@ -219,7 +223,7 @@ def verdict(
     floor = bootstrap.noise_floor(top, bins, 2 * resamples, seed)
     drawn = bootstrap.Resamples([top], _finite(scores), bins, resamples, seed)
     intervals = _intervals(top, scores, figures, floor, drawn)
-    return Verdict(
+    found = Verdict(
         samples=len(top),
         classes=rows.num_classes,
         accuracy=figures["accuracy"],
@@ -241,6 +245,11 @@ def verdict(
         details=Details.of_rows(rows, recalibrate) if details else None,
         **{f"{name}_interval": interval.bounds for name, interval in intervals.items()},
     )
+    if groups is None:
+        return found
+    from balcal.metrics.groups import grouped
+
+    return grouped(found, top, groups)
 
 
 def _intervals(
@@ -273,18 +282,6 @@ def _rows(predictions: Predictions | None, probs: Any, log_probs: Any, labels: A
 
 def _finite(scores: dict[str, Floats]) -> dict[str, Floats]:
     return {name: x for name, x in scores.items() if np.isfinite(x).all()}
-
-
-def _finite_or_none(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return tuple(map(_finite_or_none, value))
-    return None if math.isinf(value) else value
-
-
-def _or_infinite(value: Any) -> Any:
-    if isinstance(value, (tuple, list)):
-        return tuple(map(_or_infinite, value))
-    return math.inf if value is None else value
 
 
 def _percent(share: float) -> str:

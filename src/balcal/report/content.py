@@ -18,6 +18,7 @@ from balcal.build import as_method
 from balcal.core import BalcalError, Outputs, Predictions, Record
 from balcal.data.dataset import ImageSet
 from balcal.evaluation.judge import branch_predictions, calibrated_predictions, load_splits
+from balcal.evaluation.promises import held_out_and_test
 from balcal.methods.parts.fitted_map import explained
 from balcal.methods.vanilla import Identity
 from balcal.metrics.verdict import Verdict, verdict
@@ -62,6 +63,8 @@ class View:
     ood_sets: dict[str, Predictions] = field(default_factory=dict)
     """of the test split (the first) and of each OOD set"""
     mistakes: list[Mistake] = field(default_factory=list)
+    held_out: Predictions | None = None
+    """of the calibration split, to choose thresholds on"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,12 +111,15 @@ def _content_of_run(run: Run, posthoc: str, device: torch.device) -> Content:
     recipe, history, notes = run.recipe, run.ending().history, list[str]()
     dataset = registry.dataset(recipe.task.dataset)
     _, test, _ = calibrated_predictions(run, as_method(recipe.method), device)
-    views = [_view(run, "trained", "as trained", test, Identity(), None)]
+    held_out, _ = held_out_and_test(run, as_method(recipe.method), device)
+    views = [replace(_view(run, "trained", "as trained", test, Identity(), None), held_out=held_out)]
     try:
-        fitted, after, _ = calibrated_predictions(run, as_method(recipe.method + registry.method(posthoc)), device)
+        more = as_method(recipe.method + registry.method(posthoc))
+        fitted, after, _ = calibrated_predictions(run, more, device)
         title = "after temperature scaling" if posthoc == "ts" else f"after {posthoc}"
         title += f" ({explained(fitted)['chosen']})" if explained(fitted) else ""
-        views.append(_view(run, "after", title, after, fitted, posthoc))
+        held_out, _ = held_out_and_test(run, more, device)
+        views.append(replace(_view(run, "after", title, after, fitted, posthoc), held_out=held_out))
     except BalcalError as error:
         notes.append(f"There is no view after {posthoc}: {error}.")
     branches: dict[str, Predictions] = {}

@@ -36,6 +36,26 @@
   for (const kind of ["scroll", "blur"]) addEventListener(kind, () => { tip.hidden = true; });
   root.addEventListener("pointerleave", (event) => { if (event.pointerType === "mouse") tip.hidden = true; });
 
+  for (const act of document.querySelectorAll(".act")) {
+    const steps = JSON.parse(act.dataset.steps), slider = act.querySelector("input"), mark = act.querySelector(".now");
+    const part = (name) => act.querySelector(`[data-part=${name}]`), percent = (x, d = 1) => (100 * x).toFixed(d) + "\u00a0%";
+    const move = () => {
+      const [from, covered, right, low, high, x, wrong] = steps[Number(slider.value)];
+      part("threshold").textContent = from >= 0.9995 ? String(Number(from.toFixed(7))) : from.toFixed(3);
+      part("coverage").textContent = percent(covered);
+      part("accuracy").textContent = percent(right);
+      part("interval").textContent = `[${(100 * low).toFixed(1)}, ${(100 * high).toFixed(1)}]`;
+      part("wrong").textContent = wrong.toLocaleString("en");
+      mark.setAttribute("x1", x);
+      mark.setAttribute("x2", x);
+      slider.setAttribute("aria-valuetext", `confidence from ${part("threshold").textContent} on`);
+    };
+    slider.addEventListener("input", move);
+    for (const button of act.querySelectorAll("[data-step]"))
+      button.addEventListener("click", () => { slider.value = button.dataset.step; move(); });
+    move();
+  }
+
   const value = (row, column) => {
     const cell = row.cells[column], text = cell.dataset.sort ?? cell.textContent.trim(), number = Number(text);
     return text !== "" && !Number.isNaN(number) ? number : text.toLowerCase();
