@@ -220,9 +220,9 @@ class HeadSpec(Protocol):
 class BeforeEpoch(Protocol):
     """(model, epoch, of how many): freeze what is not trained in the coming epoch, or begin it with new weights.
 
-    The model is in training mode; a part that is put into eval mode here stays so for the epoch. Torch's generator is
-    set from (seed, epoch). Called before each epoch and again on resuming, so it must follow from its arguments alone.
-    What it freezes is trainable again when training ends. True: weights were replaced, so the optimiser starts afresh.
+    A part in eval mode here stays so for the epoch. Torch's generator is set from (seed, epoch). Called again on
+    resuming, so it must follow from its arguments alone. What it freezes is trainable again after training. True:
+    weights were replaced, so the optimiser starts afresh.
     """
 
     still: ClassVar[bool] = False
@@ -252,6 +252,9 @@ class Tally(Protocol):
     def start(self, model: Classifier) -> Sums: ...
     def add(self, sums: Sums, outputs: Outputs, labels: Tensor) -> None: ...
     def finish(self, sums: Sums, model: Classifier) -> Record: ...
+
+    def idle(self, history: Sequence[Record]) -> str | None:
+        """a sentence, if it had nothing to do in most epochs"""
 
 
 class Select(Protocol):
@@ -284,14 +287,12 @@ def at_least_float32(logits: Tensor) -> Tensor:
 def check_labels(labels: Tensor, num_classes: int | None, where: str) -> None:
     """Labels must be a list of whole numbers; from 0 to K-1, if K is given."""
     if labels.is_floating_point() or labels.is_complex() or labels.ndim != 1:
-        raise BalcalError(
-            f"labels in {where} must be a list of class indices, not {labels.dtype} {tuple(labels.shape)}"
-        )
+        kind = f"{labels.dtype} {tuple(labels.shape)}"
+        raise BalcalError(f"labels in {where} must be a list of class indices, not {kind}")
     if num_classes is None or not len(labels):
         return
     whole = labels.long()
-    low, high = (int(x) for x in whole.aminmax())
-    if not 0 <= low <= high < num_classes:
+    if not 0 <= whole.min() <= whole.max() < num_classes:
         bad = int(whole[(whole < 0) | (whole >= num_classes)][0])
         bad += 2**64 if bad < 0 and labels.dtype == torch.uint64 else 0
         raise BalcalError(

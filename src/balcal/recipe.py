@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Annotated, Any, Literal
 
-from balcal.core import BalcalError, BeforeEpoch, HeadSpec, IdleWithin, Loss, Mix, PostHoc, Select, Tally
+from balcal.core import BalcalError, BeforeEpoch, HeadSpec, IdleWithin, Loss, Mix, PostHoc, Record, Select, Tally
 from balcal.runtime.provenance import fingerprint
 from balcal.runtime.values import SEED, above, at_least, check_settings, check_value, within
 
@@ -131,6 +131,10 @@ class Method:
             for number, bound in enumerate(bounds, 1)
             if bound <= idle
         ]
+
+    def idle(self, history: Sequence[Record]) -> str | None:
+        """A sentence, if the method had nothing to do in most epochs of a training."""
+        return self.tally.idle(history) if self.tally else None
 
     def for_training(self) -> Method:
         """Without what is not part of training, so that `balcal+ts` finds the run of `balcal`.

@@ -402,3 +402,13 @@ def test_fit_errors_teach():
         balcal.fit(model, train, val, epochs=30, optimiser="sgd", lr=1e6, quiet=True)
     with pytest.raises(BalcalError, match=r"must give pairs \(images, labels\)"):
         balcal.fit(model, [x], val, epochs=1, quiet=True)
+
+
+def test_fit_says_when_the_method_had_nothing_to_do(capsys):
+    x = torch.randn(64, 8, generator=torch.Generator().manual_seed(0))
+    loader = [(x[:32], x[:32].argmax(1)), (x[32:], x[32:].argmax(1))]
+    network = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 8))
+    model = balcal.wrap(network, num_classes=8, method="balcal")
+    history = balcal.fit(model, loader, loader, epochs=2)
+    assert [record["gamma"] for record in history] == [1.0, 1.0]
+    assert capsys.readouterr().err.count("BalCAL was not active: confidence on the training images") == 1

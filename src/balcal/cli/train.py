@@ -17,7 +17,7 @@ from balcal.runtime.names import plain
 @app.command()
 def train(
     task: Annotated[str, typer.Argument(help="See `balcal list tasks`.")] = "fashion",
-    method: Annotated[str, typer.Argument(help="See `balcal list methods`; join with +.")] = "balcal",
+    method: Annotated[str, typer.Argument(help="See `balcal list methods`; join with +.")] = "balcal-auto",
     seed: Seed = 0,
     set_: Set = None,
     out: Out = Path("runs"),

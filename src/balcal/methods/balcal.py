@@ -18,6 +18,7 @@ to tune, whether the network is over-confident or under-confident. `balcal_trial
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal, TypeVar
 
@@ -184,6 +185,10 @@ class SolveGamma(Tally):
         head.set_gamma(solution.value)
         return solution.record("gamma")
 
+    def idle(self, history: Sequence[Record]) -> str | None:
+        where = "training" if self.on == "train" else "validation"
+        return balance.idle_sentence(history, lambda record: record.get("branch") == "standard", where)
+
 
 @dataclass(frozen=True)
 class SolveFreely(SolveGamma):
@@ -247,6 +252,15 @@ class SolveBeta(Tally):
         head.beta.mul_(solution.value).clamp_(1e-3, 1e4)
         return solution.record("scale") | {"beta": float(head.beta)}
 
+    def idle(self, history: Sequence[Record]) -> str | None:
+        ends = sum(record.get("branch") in ("lowest", "highest") for record in history)
+        if 2 * ends <= len(history):
+            return None
+        return (
+            f"beta was at the end of its range in {ends} of {len(history)} epochs, so confidence did not meet delta × "
+            "accuracy: train longer, or choose another head.delta"
+        )
+
 
 _MORE = "beside the learnable classifier a fixed ETF one; gamma re-solved every epoch"
 SECOND_HEAD = "a second, small head"
@@ -277,23 +291,5 @@ METHODS = {
             about="ours: logit fusion, gamma solved on the validation split, averaged weights; nothing to tune",
             cost=f"{SECOND_HEAD}; an addition of the weights per step; one more validation at the end",
         ),
-        Method(
-            "balcal-noadapter",
-            head=Balanced(adapter=None),
-            tally=SolveGamma(),
-            about="ablation: no adapter",
-            cost=SECOND_HEAD,
-        ),
-        Method("balcal-fixed", head=Balanced(), about="ablation: gamma 0.5 in loss and fusion", cost=SECOND_HEAD),
-        Method(
-            "balcal-fixedloss",
-            head=Balanced(loss_follows=False),
-            tally=SolveGamma(),
-            about="ablation: gamma 0.5 in the loss, solved in the fusion",
-            cost=SECOND_HEAD,
-        ),
-        Method("balcal-beta", head=Etf(), tally=SolveBeta(), about="ablation: ETF classifier alone, beta re-solved"),
-        Method("etf-1", head=Etf(), about="ablation: ETF classifier alone, beta = 1"),
-        Method("etf-k", head=Etf(beta="K"), about="ablation: ETF classifier alone, beta = K"),
     )
 }
