@@ -167,8 +167,9 @@ def paper(
 
 
 @app.command()
-def demo(out: Out = Path("runs"), seed: Seed = 0, device: Device = None) -> None:
-    """Train vanilla, balcal and balcal-auto on the embedded images, compare them, draw a reliability diagram."""
+def demo(out: Out = Path("runs"), seed: Seed = 0, device: Device = None, json: Json = False) -> None:
+    """Show over-confidence and what BalCAL does about it, on images in the package; two to three minutes."""
     from balcal.cli.demo import run_demo
 
-    run_demo(out, seed, device)
+    shown = run_demo(out, seed, device)
+    say(_json.dumps(shown.as_dict(), indent=2) if json else shown.text())
