@@ -132,7 +132,7 @@ def retrofit(
 @app.command()
 def paper(
     items: Annotated[list[str] | None, typer.Argument(help="Tables and figures; a list of them if left out.")] = None,
-    tier: Annotated[str, typer.Option(help="smoke (minutes), cpu (hours) or paper (GPUs).")] = "cpu",
+    tier: Annotated[str, typer.Option(help="smoke (minutes), cpu (hours), fast (days) or paper (GPUs).")] = "cpu",
     all_: Annotated[bool, typer.Option("--all", help="Every table and figure.")] = False,
     seeds: Annotated[int | None, typer.Option(min=1, help="How many; as many as the tier has if left out.")] = None,
     out: Out = Path("runs"),

@@ -105,7 +105,7 @@ def _export(run: Run, format: Format, out: str | Path | None, posthoc: str | Non
     model, splits = calibrated_model(run, method, cpu)
     live = predict_batches(model, batches_of(run, splits.test, cpu), role="test")
     dataset = registry.dataset(run.recipe.task.dataset)
-    pixels = Pixels.of(dataset, cpu, side=run.recipe.task.side)
+    pixels = Pixels.of(dataset, cpu, side=run.recipe.task.side, by=run.recipe.task.pixels)
     height, width, channels = splits.test.shape[1:]
     deployed = Deployed(model, pixels, (height, width, channels)).eval()
     made = _traced(format, deployed, f"{method}")

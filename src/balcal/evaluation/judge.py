@@ -221,5 +221,7 @@ def branch_predictions(run: Run, device: torch.device) -> list[Predictions]:
 
 def batches_of(run: Run, part: ImageSet, device: torch.device) -> MemoryBatches:
     """Batches of images as the run's task normalises them, in order and not augmented."""
-    pixels = Pixels.of(registry.dataset(run.recipe.task.dataset), device, side=run.recipe.task.side)
+    pixels = Pixels.of(
+        registry.dataset(run.recipe.task.dataset), device, side=run.recipe.task.side, by=run.recipe.task.pixels
+    )
     return MemoryBatches(part.to(device), pixels, 2 * run.recipe.task.plan.batch_size)

@@ -94,7 +94,7 @@ def seconds_per_epoch(recipe: Recipe, device: torch.device) -> float:
 
 def _loss(model: Model, recipe: Recipe, batch: int, device: torch.device, step: int) -> Tensor:
     dataset, task = registry.dataset(recipe.task.dataset), recipe.task
-    pixels = Pixels.of(dataset, device, task.augment, task.side)
+    pixels = Pixels.of(dataset, device, task.augment, task.side, task.pixels)
     shape = (batch, dataset.side, dataset.side, dataset.channels)
     images = torch.randint(256, shape, dtype=torch.uint8).to(device)
     labels = torch.arange(batch, device=device) % dataset.num_classes

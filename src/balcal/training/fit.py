@@ -232,7 +232,8 @@ def _train_run(run: Run, machine: Machine, progress: Progress, parent: ParentRun
         model = build(recipe).to(device)
     if parent:
         start_from(model, parent, recipe)
-    augmented, plain = (Pixels.of(dataset, device, how, recipe.task.side) for how in (recipe.task.augment, "none"))
+    task = recipe.task
+    augmented, plain = (Pixels.of(dataset, device, how, task.side, task.pixels) for how in (task.augment, "none"))
     train = MemoryBatches(splits.train.to(device), augmented, plan.batch_size, recipe.seed, world.rank, world.size)
     val = MemoryBatches(splits.val.to(device), plain, 2 * plan.batch_size, None, world.rank, world.size)
     data = manifest(splits) if world.first else {}
