@@ -47,8 +47,9 @@ class Model(nn.Module):
         channels = backbone.map_channels if isinstance(backbone, NamesMapChannels) else features
         if method.head.needs_map and channels is None:
             raise BalcalError(
-                f"adapter=conv or released needs a feature map, and {type(backbone).__name__} has none: use adapter=vector, "
-                "or a backbone with forward_features and forward_head, as timm's convolutional networks have"
+                f"adapter=conv or released needs a feature map, and {type(backbone).__name__} has none: use "
+                "adapter=vector, or a backbone with forward_features and forward_head, as timm's convolutional "
+                "networks have"
             )
         self.head = method.head(features, num_classes, learnable, channels)
         self.posthoc = method.posthoc.identity(num_classes)

@@ -4,6 +4,7 @@ import json
 import math
 import os
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -121,6 +122,25 @@ def test_detection_is_by_confidence_and_entropy_in_hundredths_of_nats(answers, o
     sure, entropy = (answers.values(c)[0] for c in more)
     assert sure == pytest.approx(100 * b.mean(), rel=1e-5)
     assert entropy == pytest.approx(100 * -(outside * np.log(outside)).sum(1).mean(), rel=1e-4)
+
+
+def test_a_tier_may_evaluate_the_last_epoch(tmp_path):
+    stand = replace(SMOKE.places["CIFAR-10"], settings=("plan.epochs=3", "plan.keep=last", "plan.lr=0.05"))
+    chosen = replace(SMOKE, select="last", places=dict.fromkeys(SMOKE.places, stand))
+    cells = {c.measure: c for c in item("variants").cells if (c.row, c.column) == ("learnable", "CIFAR-10")}
+    [ask] = cells["ece"].asks
+    train_missing([Training(ask.recipe(chosen, 0))], Resources(tmp_path, "cpu", quiet=True))
+    told = Answers(chosen, [0], tmp_path, "cpu")
+    run = told.run(ask)
+    last, scaled, grid = (
+        evaluate(run, registry.recipe("digits", name, 0, settings).method, CPU)
+        for name, settings in (("last", ()), ("last+ts", ()), ("last+ts", ["posthoc.by=ece"]))
+    )
+    assert last["epoch"] == 2
+    assert told.values(cells["ece"]) == [pytest.approx(100 * last["metrics"]["ece"])]
+    assert told.values(cells["ts_ece"]) == [pytest.approx(100 * scaled["metrics"]["ece"])]
+    assert told.values(cells["ts_grid_ece"]) == [pytest.approx(100 * grid["metrics"]["ece"])]
+    assert cells["ts_grid_ece"].published.value == 1.12, "the released code fits it so"
 
 
 def test_a_place_without_a_task_has_no_number(out):

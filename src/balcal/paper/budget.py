@@ -79,7 +79,9 @@ def time_steps(recipe: Recipe, device: torch.device, steps: int = STEPS, largest
         took = []
         for step in range(steps + 1):
             begun = _clock(device)
-            _loss(model, recipe, batch, device, step).backward()  # type: ignore[no-untyped-call]
+            with torch.autocast(device.type, torch.bfloat16, enabled=plan.precision == "bf16"):
+                loss = _loss(model, recipe, batch, device, step)
+            loss.backward()  # type: ignore[no-untyped-call]
             optimiser.step()
             optimiser.zero_grad()
             took.append(_clock(device) - begun)
