@@ -14,7 +14,9 @@ from balcal import registry
 from balcal.arena.schedule import Resources, Training, train_missing
 from balcal.cli import main
 from balcal.core import BalcalError
-from balcal.evaluation.judge import evaluate
+from balcal.data.locate import Form, StoredFiles
+from balcal.data.published_corruptions import SHIFTS, Shift, arrays
+from balcal.evaluation.judge import evaluate, load_splits
 from balcal.paper import ITEMS, budget, item
 from balcal.paper.budget import Timed, disk_bytes, estimate, passes, time_steps
 from balcal.paper.curves import CURVES
@@ -330,3 +332,21 @@ def test_the_whole_paper_without_an_empty_cell(tmp_path, capsys):
         assert all(cell["ours"] is not None and math.isfinite(cell["ours"]) for cell in one["cells"]), name
         assert (one["data"] is None) == (one["kind"] == "table")
         assert (tmp_path / "told" / f"{name}.png").exists() == (one["kind"] == "figure")
+
+
+def test_published_corruptions_are_used_where_they_are_on_disk(out, tmp_path, monkeypatch):
+    recipe = registry.recipe("digits", "vanilla", 0, ["plan.epochs=3"])
+    assert Answers(SMOKE, [0], out, "cpu").shift(recipe)["from"].startswith("made from the test split")
+    test = load_splits(recipe.task).test
+    files = ("labels.npy", *(f"{name}.npy" for name in SMOKE.corruptions))
+    form = Form("Digits-C", tuple((name, "") for name in files), lambda folder: folder, ())
+    shift = Shift("digits-c", "digits", StoredFiles("digits-c", (form,)), arrays, "", "")
+    monkeypatch.setitem(SHIFTS, "digits-c", shift)
+    monkeypatch.setenv("BALCAL_DATA", str(tmp_path))
+    (tmp_path / "Digits-C").mkdir()
+    black = np.zeros((5 * len(test), 8, 8, 1), dtype=np.uint8)
+    for name in files:
+        np.save(tmp_path / "Digits-C" / name, np.tile(test.labels.numpy(), 5) if name == files[0] else black)
+    found = Answers(SMOKE, [0], out, "cpu").shift(recipe)
+    assert found["from"] == "published files"
+    assert {row["accuracy"] for row in found["sets"]} == {found["sets"][0]["accuracy"]}, "all of them are black"

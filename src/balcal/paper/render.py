@@ -164,8 +164,10 @@ def _runs(item: Item, answers: Answers) -> list[str]:
 
 
 def _command(ask: Ask, seed: int, tier: Tier) -> str:
-    """
-    >>> _command(Ask("SVHN", "balcal", ("head.delta=0.9",)), 1, TIERS["fast"])
+    """The line that trains a run.
+
+    >>> from balcal.paper.tiers import tier
+    >>> _command(Ask("SVHN", "balcal", ("head.delta=0.9",)), 1, tier("fast"))
     'balcal train svhn-fast balcal --seed 1 --set head.delta=0.9'
     """
     stand = tier.places[ask.place]

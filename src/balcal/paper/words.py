@@ -49,7 +49,8 @@ def against_baseline(cell: PaperCell, answers: Answers) -> str | None:
 
 
 def _word(low: float, high: float, lower_and_higher: tuple[str, str]) -> str:
-    """
+    """By an interval of the difference: what a lower figure means, and a higher one.
+
     >>> _word(-0.2, -0.1, (BETTER, WORSE)), _word(-0.2, 0.1, (BETTER, WORSE)), _word(0.1, 0.2, (BETTER, WORSE))
     ('better', 'not told apart', 'worse')
     """
