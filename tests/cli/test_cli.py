@@ -57,7 +57,7 @@ def test_a_method_that_had_nothing_to_do_says_so(tmp_path, capsys):
     code, out, err = balcal_cli("train", "digits", "balcal", "--out", tmp_path, *QUICK, capsys=capsys)
     assert code == 0, err
     assert "note: BalCAL was not active: confidence on the training images stayed below delta × accuracy" in out
-    assert "lower head.delta" in out
+    assert "or lower head.delta" in " ".join(out.split())
     low = ["--set", "head.delta=0.5", "--json"]
     _, out, _ = balcal_cli("train", "digits", "balcal", "--out", tmp_path, *low, *QUICK, capsys=capsys)
     assert json.loads(out)["dials"]["gamma"] < 1
