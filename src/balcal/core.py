@@ -20,8 +20,7 @@ from torch import Generator, Tensor, nn
 
 Fusion = Literal["probs", "logits"]
 Split = Literal["train", "val"]
-Sums = dict[str, Tensor]
-"""The counts of a tally over an epoch: a few tensors that add up over batches and over processes."""
+Sums = dict[str, Tensor]  # of a tally over an epoch: a few tensors that add up over batches and over processes
 Record = dict[str, Any]  # one line of a history: the numbers of one epoch
 
 
@@ -203,6 +202,11 @@ class HeadSpec(Protocol):
         return False
 
     @property
+    def before_norm(self) -> bool:
+        """and that before the backbone's last norm, where there is one"""
+        return False
+
+    @property
     def fusion(self) -> Fusion:
         return "probs"
 
@@ -219,9 +223,8 @@ class HeadSpec(Protocol):
 class BeforeEpoch(Protocol):
     """(model, epoch, of how many): freeze what is not trained in the coming epoch, or begin it with new weights.
 
-    The model is in training mode; a part that is put into eval mode here stays so for the epoch. Torch's generator is
-    set from (seed, epoch). Called before each epoch and again on resuming, so it must follow from its arguments alone.
-    What it freezes is trainable again when training ends. True: weights were replaced, so the optimiser starts afresh.
+    A part in eval mode here stays so for the epoch. Torch's generator is set from (seed, epoch). Called again on
+    resuming, so follows from its arguments alone. Frozen until the end. True: weights are new, restart the optimiser.
     """
 
     still: ClassVar[bool] = False
@@ -251,6 +254,9 @@ class Tally(Protocol):
     def start(self, model: Classifier) -> Sums: ...
     def add(self, sums: Sums, outputs: Outputs, labels: Tensor) -> None: ...
     def finish(self, sums: Sums, model: Classifier) -> Record: ...
+
+    def idle(self, history: Sequence[Record]) -> str | None:
+        """a sentence, if it had nothing to do in most epochs"""
 
 
 class Select(Protocol):
@@ -285,16 +291,12 @@ def at_least_float32(logits: Tensor) -> Tensor:
 def check_labels(labels: Tensor, num_classes: int | None, where: str) -> None:
     """Labels must be a list of whole numbers; from 0 to K-1, if K is given."""
     if labels.is_floating_point() or labels.is_complex() or labels.ndim != 1:
-        raise BalcalError(
-            f"labels in {where} must be a list of class indices, not {labels.dtype} {tuple(labels.shape)}"
-        )
-    if num_classes is None or not len(labels):
-        return
+        kind = f"{labels.dtype} {tuple(labels.shape)}"
+        raise BalcalError(f"labels in {where} must be a list of class indices, not {kind}")
     whole = labels.long()
-    low, high = (int(x) for x in whole.aminmax())
-    if not 0 <= low <= high < num_classes:
-        bad = int(whole[(whole < 0) | (whole >= num_classes)][0])
-        bad += 2**64 if bad < 0 and labels.dtype == torch.uint64 else 0
-        raise BalcalError(
-            f"label {bad} in {where} is out of range: with {num_classes} classes labels run from 0 to {num_classes - 1}"
-        )
+    if num_classes is None or not len(labels) or 0 <= whole.min() <= whole.max() < num_classes:
+        return
+    bad = int(whole[(whole < 0) | (whole >= num_classes)][0])
+    bad += 2**64 if bad < 0 and labels.dtype == torch.uint64 else 0
+    classes = f"with {num_classes} classes labels run from 0 to {num_classes - 1}"
+    raise BalcalError(f"label {bad} in {where} is out of range: {classes}")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 import torch
 from torch import Generator, Tensor, nn
 
+from balcal.backbones.before_norm import divided
 from balcal.core import Backbone, BalcalError, Outputs, Parent, Record, Sums, Tally, Term, check_labels
 from balcal.data.batches import check_batch, pairs
 from balcal.runtime.devices import World, current_world
@@ -46,8 +47,9 @@ class Model(nn.Module):
         channels = backbone.map_channels if isinstance(backbone, NamesMapChannels) else features
         if method.head.needs_map and channels is None:
             raise BalcalError(
-                f"adapter=conv needs a feature map, and {type(backbone).__name__} has none: use adapter=vector, or a "
-                "backbone with forward_features and forward_head, as timm's convolutional networks have"
+                f"adapter=conv or released needs a feature map, and {type(backbone).__name__} has none: use "
+                "adapter=vector, or a backbone with forward_features and forward_head, as timm's convolutional "
+                "networks have"
             )
         self.head = method.head(features, num_classes, learnable, channels)
         self.posthoc = method.posthoc.identity(num_classes)
@@ -58,10 +60,20 @@ class Model(nn.Module):
         """whether the last `end_epoch` was given validation data"""
 
     def features(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The backbone's features of x: the map before pooling, and the vector (N, D)."""
-        backbone = cast(Backbone, self.backbone)
-        feature_map = backbone.forward_features(x)
-        return feature_map, backbone.forward_head(feature_map, pre_logits=True)
+        """The backbone's features of x: the map that the head may read, and the vector (N, D)."""
+        feature_map = self.map_of(x)
+        return feature_map, self.pooled(feature_map)
+
+    def map_of(self, x: Tensor) -> Tensor:
+        """The map before pooling; before the last norm, if the head asks for that and the backbone has one."""
+        halves = divided(self.backbone) if self.method.head.before_norm else None
+        return halves[0](x) if halves else cast(Backbone, self.backbone).forward_features(x)
+
+    def pooled(self, feature_map: Tensor) -> Tensor:
+        """The vector (N, D) of what `map_of` returned."""
+        halves = divided(self.backbone) if self.method.head.before_norm else None
+        finished = halves[1](feature_map) if halves else feature_map
+        return cast(Backbone, self.backbone).forward_head(finished, pre_logits=True)
 
     def forward(self, x: Tensor, branches: bool = False) -> Tensor | Outputs:
         feature_map, features = self.features(x)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Annotated, Any, Literal
 
-from balcal.core import BalcalError, BeforeEpoch, HeadSpec, IdleWithin, Loss, Mix, PostHoc, Select, Tally
+from balcal.core import BalcalError, BeforeEpoch, HeadSpec, IdleWithin, Loss, Mix, PostHoc, Record, Select, Tally
 from balcal.runtime.provenance import fingerprint
 from balcal.runtime.values import SEED, above, at_least, check_settings, check_value, within
 
@@ -132,6 +132,10 @@ class Method:
             if bound <= idle
         ]
 
+    def idle(self, history: Sequence[Record]) -> str | None:
+        """A sentence, if the method had nothing to do in most epochs of a training."""
+        return self.tally.idle(history) if self.tally else None
+
     def for_training(self) -> Method:
         """Without what is not part of training, so that `balcal+ts` finds the run of `balcal`.
 
@@ -181,6 +185,10 @@ class Plan:
     precision: Literal["fp32", "bf16", "auto"] = "fp32"
     """`auto` becomes bf16 where the machine has bf16 instructions, else fp32, when a recipe is made"""
     compile: bool = False
+    norm_momentum: Annotated[float | None, within("(0, 1]")] = None
+    """share of a batch in the running statistics of batch norms; none: as the network has it, usually 0.1"""
+    sum_loss: bool = False
+    """the loss of a batch is the sum over its images in place of the mean; use it with `clip`"""
     average: Annotated[float | None, at_least(0, "be 0 or above, or none")] = None
     """the weights in use are a mean over the steps so far, the k-th counting as k to this power; none: the last ones"""
     average_or_last: bool = False
@@ -232,6 +240,8 @@ class Task:
     """of what is left, so many images to train on, drawn per class; none: all"""
     side: Annotated[int | None, at_least(1, "be at least 1, or none")] = None
     """pixels per side that images are resized to; none: as many as they have"""
+    pixels: Literal["half"] | None = None
+    """`half`: pixels are normalised by mean and deviation 0.5; none: by those of the data set"""
     split_seed: Annotated[int, SEED] = 1
     augment: Literal["none", "flip", "crop", "crop+flip"] = "none"
     tuned: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, compare=False)

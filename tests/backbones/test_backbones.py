@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import balcal
+from balcal.backbones.before_norm import divided
 from balcal.backbones.parts import Described
 from balcal.core import Backbone, BalcalError
 from balcal.methods.pcs import block_names
@@ -273,3 +274,15 @@ def test_exported_for_any_batch(name):
     exported = torch.export.export(network, (torch.randn(2, 3, 32, 32),), dynamic_shapes=(batch,)).module()
     x = torch.randn(5, 3, 32, 32)
     torch.testing.assert_close(exported(x), network(x))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_network_is_divided_at_its_last_norm_or_not_at_all(name):
+    network, x = backbone(name).eval(), torch.randn(2, 3, side_of(name), side_of(name))
+    halves = divided(network)
+    assert (halves is not None) == name.startswith(("wrn-10", "wrn-16", "wrn-28", "wrn-40", "densenet", "cnn-32"))
+    if halves:
+        raw = halves[0](x)
+        assert raw.min() < 0
+        torch.testing.assert_close(halves[1](raw), network.forward_features(x))

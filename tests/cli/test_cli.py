@@ -53,6 +53,19 @@ def test_train_then_evaluate_in_json(tmp_path, capsys):
     assert "balcal+ts against balcal: accuracy the same" in out
 
 
+def test_a_method_that_had_nothing_to_do_says_so(tmp_path, capsys):
+    code, out, err = balcal_cli("train", "digits", "balcal", "--out", tmp_path, *QUICK, capsys=capsys)
+    assert code == 0, err
+    assert "note: BalCAL was not active: confidence on the training images stayed below delta × accuracy" in out
+    assert "or lower head.delta" in " ".join(out.split())
+    low = ["--set", "head.delta=0.5", "--json"]
+    _, out, _ = balcal_cli("train", "digits", "balcal", "--out", tmp_path, *low, *QUICK, capsys=capsys)
+    assert json.loads(out)["dials"]["gamma"] < 1
+    assert "remarks" not in json.loads(out), "gamma was below 1"
+    _, out, _ = balcal_cli("train", "digits", "--out", tmp_path, "--json", *QUICK, capsys=capsys)
+    assert json.loads(out)["method"] == "balcal-auto", "as in balcal.wrap"
+
+
 def test_list_and_show(capsys):
     for kind in ("methods", "tasks", "datasets", "backbones", "metrics"):
         code, out, _ = balcal_cli("list", kind, "--json", capsys=capsys)

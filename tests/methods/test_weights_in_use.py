@@ -5,9 +5,11 @@ import json
 import pytest
 import torch
 from runs_helper import trained
+from torch.nn import functional as F
 
+from balcal.build import build
 from balcal.core import BalcalError
-from balcal.evaluation.judge import evaluate, load_chosen
+from balcal.evaluation.judge import batches_of, evaluate, load_chosen, load_splits
 from balcal.methods.weights_in_use import LastEpoch, MostAccurate
 from balcal.recipe import Plan
 from balcal.registry import method, recipe
@@ -82,3 +84,20 @@ def test_a_run_without_its_last_epoch_says_what_to_do(tmp_path):
         pytest.skip("the last epoch is among the kept ones by itself")
     with pytest.raises(BalcalError, match="did not keep the weights of epoch 11: train it with --keep-epochs"):
         evaluate(run, method("vanilla+last"), CPU)
+
+
+def test_the_released_choice_is_the_lowest_sum_of_both_losses(tmp_path):
+    run = Run.at(trained("balcal-released", tmp_path, settings=["plan.keep=all"]))
+    val = load_splits(run.recipe.task).val
+    sums = []
+    for epoch in range(3):
+        model = build(run.recipe).eval()
+        model.load_state_dict(run.load_weights(epoch))
+        with torch.no_grad():
+            logits = torch.cat([model(x, branches=True).logits for x, _ in batches_of(run, val, CPU).epoch(0)], 1)
+        sums.append(sum(float(F.cross_entropy(branch, val.labels)) for branch in logits))
+    assert [record["val_head_losses"] for record in run.history()] == pytest.approx(sums, rel=1e-5)
+    assert evaluate(run, method("balcal-released"), CPU)["epoch"] == sums.index(min(sums))
+    plain = Run.at(trained("vanilla", tmp_path))
+    with pytest.raises(BalcalError, match="its history has no losses of two classifiers"):
+        evaluate(plain, method("by-head-losses"), CPU)

@@ -4,6 +4,7 @@ import json
 import math
 import os
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +14,9 @@ from balcal import registry
 from balcal.arena.schedule import Resources, Training, train_missing
 from balcal.cli import main
 from balcal.core import BalcalError
-from balcal.evaluation.judge import evaluate
+from balcal.data.locate import Form, StoredFiles
+from balcal.data.published_corruptions import SHIFTS, Shift, arrays
+from balcal.evaluation.judge import evaluate, load_splits
 from balcal.paper import ITEMS, budget, item
 from balcal.paper.budget import Timed, disk_bytes, estimate, passes, time_steps
 from balcal.paper.curves import CURVES
@@ -52,14 +55,14 @@ def test_runs_are_shared_and_parents_come_first():
     assert len(names) == len(set(names)) == 15  # 13 methods of the paper; temperatures need no run, two of ours do
     order = [name for name, _ in names]
     assert order.index("vanilla") < order.index("tst")
-    assert len(trainings([item("tiny")], SMOKE, [0, 1])) == 18
+    assert len(trainings([item("tiny")], SMOKE, [0, 1])) == 22
 
 
 def test_epochs_are_kept_where_an_item_looks_at_them():
     both = trainings([item("main"), item("distance")], SMOKE, [0])
-    assert [t.recipe.method.name for t in both if t.keep] == ["balcal"]
+    assert [t.recipe.method.name for t in both if t.keep] == ["balcal", "balcal-logits"]
     turned = trainings([item("distance"), item("main")], SMOKE, [0])
-    assert [t.recipe.method.name for t in turned if t.keep] == ["balcal"]
+    assert [t.recipe.method.name for t in turned if t.keep] == ["balcal", "balcal-logits"]
 
 
 def test_what_is_there_is_not_trained_again(out):
@@ -79,11 +82,14 @@ def test_a_failed_run_is_named_when_all_had_their_turn(tmp_path):
 
 def test_cells_hold_what_the_runs_say(answers, out):
     told = answer(item("gamma"), answers).as_dict()
-    assert len(told["cells"]) == 30
+    assert len(told["cells"]) == 48
     for cell in told["cells"]:
         named = {"fixed fixed": "balcal-fixed", "fixed dynamic": "balcal-fixedloss", "dynamic dynamic": "balcal"}
-        method = named.get(cell["row"], cell["row"])
-        run = Run(out, registry.recipe("digits", method, 0, ["plan.epochs=3"]))
+        row, _, fused = cell["row"].partition(", ")
+        if row == "vanilla+ts":
+            continue
+        settings = ["plan.epochs=3", *(["head.fusion=logits"] if fused else [])]
+        run = Run(out, registry.recipe("digits", named.get(row, row), 0, settings))
         with np.load(run.path / "predictions" / "test.npz") as arrays:
             log_probs, labels = arrays["log_probs"], arrays["labels"]
         right, sure = log_probs.argmax(1) == labels, np.exp(log_probs.max(1).astype(float))
@@ -120,6 +126,25 @@ def test_detection_is_by_confidence_and_entropy_in_hundredths_of_nats(answers, o
     assert entropy == pytest.approx(100 * -(outside * np.log(outside)).sum(1).mean(), rel=1e-4)
 
 
+def test_a_tier_may_evaluate_the_last_epoch(tmp_path):
+    stand = replace(SMOKE.places["CIFAR-10"], settings=("plan.epochs=3", "plan.keep=last", "plan.lr=0.05"))
+    chosen = replace(SMOKE, select="last", places=dict.fromkeys(SMOKE.places, stand))
+    cells = {c.measure: c for c in item("variants").cells if (c.row, c.column) == ("learnable", "CIFAR-10")}
+    [ask] = cells["ece"].asks
+    train_missing([Training(ask.recipe(chosen, 0))], Resources(tmp_path, "cpu", quiet=True))
+    told = Answers(chosen, [0], tmp_path, "cpu")
+    run = told.run(ask)
+    last, scaled, grid = (
+        evaluate(run, registry.recipe("digits", name, 0, settings).method, CPU)
+        for name, settings in (("last", ()), ("last+ts", ()), ("last+ts", ["posthoc.by=ece"]))
+    )
+    assert last["epoch"] == 2
+    assert told.values(cells["ece"]) == [pytest.approx(100 * last["metrics"]["ece"])]
+    assert told.values(cells["ts_ece"]) == [pytest.approx(100 * scaled["metrics"]["ece"])]
+    assert told.values(cells["ts_grid_ece"]) == [pytest.approx(100 * grid["metrics"]["ece"])]
+    assert cells["ts_grid_ece"].published.value == 1.12, "the released code fits it so"
+
+
 def test_a_place_without_a_task_has_no_number(out):
     cpu = Answers(tier("cpu"), [0], out, "cpu")
     [cell] = [c for c in item("gamma").cells if (c.row, c.column, c.measure) == ("fixed fixed", "SVHN", "ece")]
@@ -138,7 +163,15 @@ def test_what_was_not_run_is_empty_and_named_if_only_found_runs_count(out, tmp_p
     missing = {(row["place"], row["method"]): row["seeds"] for row in told["missing"]}
     assert missing["CIFAR-10", "etf-1"] == [0, 1]
     assert missing["CIFAR-10", "vanilla"] == [1]
-    assert "Not run, so empty here or with fewer seeds: CIFAR-10 (seed 1): `vanilla`, " in in_markdown(result)
+    text = in_markdown(result)
+    assert "Not run, so empty here or with fewer seeds: CIFAR-10 (seed 1): `vanilla`, " in text
+    assert "`balcal paper variants --tier smoke` trains all of them, " in text
+    assert "`balcal train digits vanilla --seed 1 --set plan.epochs=3` the first." in text
+    words = {(c["row"], c["measure"]): c["against_baseline"] for c in told["cells"] if c["column"] == "CIFAR-10"}
+    assert words["learnable", "ACC"] == "not told apart", "a temperature changes no prediction"
+    assert words["learnable", "ECE"] == "worse"
+    assert words["vanilla+ts", "ECE"] is words["ETF beta=1", "ECE"] is None
+    assert "| learnable | ECE worse; ACC not told apart | " in text
     nothing = Answers(SMOKE, [0], tmp_path, "cpu", only_found=True)
     assert answer(item("tsne"), nothing).data == {}
 
@@ -174,10 +207,12 @@ def test_courses_over_epochs_have_every_epoch(answers):
     assert {name: list(found) for name, found in fallen.items()} == {
         "Vanilla": ["learnable"],
         "BalCAL": ["learnable", "etf"],
+        "BalCAL, logits": ["learnable", "etf"],
     }
     assert fallen["BalCAL"]["etf"][0]["nc2_angles_weights"] == pytest.approx(0, abs=1e-6)
-    [*_, last] = [row for row in answer(item("delta"), answers).data if row["delta"] == 0.99]
-    assert len(last) == 4
+    swept = answer(item("delta"), answers).data
+    assert list(swept) == ["balcal", "balcal-logits"]
+    assert [(row["delta"], len(row["gamma"])) for row in swept["balcal-logits"]] == [(0.91, 3), (0.95, 3), (0.99, 3)]
 
 
 def test_every_deviation_is_named(answers):
@@ -280,7 +315,7 @@ def test_the_verb_lists_estimates_and_answers(out, tmp_path, capsys):
     assert "main" in called(capsys=capsys)
     where = ("--tier", "smoke", "--out", out, "--device", "cpu", "--quiet")
     dry = json.loads(called("gamma", "main", *where, "--dry-run", "--json", capsys=capsys))
-    assert (dry["runs"], dry["missing"]) == (17, 11)
+    assert (dry["runs"], dry["missing"]) == (19, 11)
     assert dry["timed"][0]["backbone"] == "cnn-8"
     told = json.loads(called("gamma", *where, "--to", tmp_path, "--json", capsys=capsys))
     assert told["items"]["gamma"]["tier"] == "smoke"
@@ -297,3 +332,21 @@ def test_the_whole_paper_without_an_empty_cell(tmp_path, capsys):
         assert all(cell["ours"] is not None and math.isfinite(cell["ours"]) for cell in one["cells"]), name
         assert (one["data"] is None) == (one["kind"] == "table")
         assert (tmp_path / "told" / f"{name}.png").exists() == (one["kind"] == "figure")
+
+
+def test_published_corruptions_are_used_where_they_are_on_disk(out, tmp_path, monkeypatch):
+    recipe = registry.recipe("digits", "vanilla", 0, ["plan.epochs=3"])
+    assert Answers(SMOKE, [0], out, "cpu").shift(recipe)["from"].startswith("made from the test split")
+    test = load_splits(recipe.task).test
+    files = ("labels.npy", *(f"{name}.npy" for name in SMOKE.corruptions))
+    form = Form("Digits-C", tuple((name, "") for name in files), lambda folder: folder, ())
+    shift = Shift("digits-c", "digits", StoredFiles("digits-c", (form,)), arrays, "", "")
+    monkeypatch.setitem(SHIFTS, "digits-c", shift)
+    monkeypatch.setenv("BALCAL_DATA", str(tmp_path))
+    (tmp_path / "Digits-C").mkdir()
+    black = np.zeros((5 * len(test), 8, 8, 1), dtype=np.uint8)
+    for name in files:
+        np.save(tmp_path / "Digits-C" / name, np.tile(test.labels.numpy(), 5) if name == files[0] else black)
+    found = Answers(SMOKE, [0], out, "cpu").shift(recipe)
+    assert found["from"] == "published files"
+    assert {row["accuracy"] for row in found["sets"]} == {found["sets"][0]["accuracy"]}, "all of them are black"

@@ -87,10 +87,10 @@ ADDRESSES = {
     ("digits", "balcal"): "digits/balcal-seed0-126b1b4e81",
     ("fashion", "balcal-auto"): "fashion/balcal-auto-seed0-50c8e30504",
     ("cifar10", "vanilla"): "cifar10/vanilla-seed0-fc5b852644",
-    ("cifar100-sgd", "balcal+fl"): "cifar100-sgd/balcal+fl-seed0-13a287dc02",
+    ("cifar100-sgd", "balcal+fl"): "cifar100-sgd/balcal+fl-seed0-7cc9324ac1",
     ("cifar10-cpu", "acls"): "cifar10-cpu/acls-seed0-7c47eb61ba",
     ("digits", "pcs"): "digits/pcs-seed0-71f71922c0",
-    ("imagenet", "vtst"): "imagenet/vtst-seed0-b64bae947f",
+    ("imagenet", "vtst"): "imagenet/vtst-seed0-e2c56afc3a",
 }
 
 

@@ -1,7 +1,9 @@
 """Tasks say what the paper says."""
 
 import pytest
+import torch
 
+from balcal.data.batches import Pixels
 from balcal.registry import dataset, recipe, table, task
 from balcal.training.optimise import rate
 
@@ -53,6 +55,25 @@ def test_rates_fall_when_the_paper_says(name, epochs, first, second, batch):
     assert plan.batch_size == batch
     told = [rate(plan, epoch / epochs) for epoch in (first - 1, first, second - 1, second)]
     assert told == pytest.approx([0.1, 0.01, 0.01, 0.001])
+
+
+def test_protocols_that_the_tables_follow():
+    mukhoti, liu, dosovitskiy = (task(name) for name in ("cifar10-sgd", "tiny-imagenet", "cifar100-vit"))
+    assert (mukhoti.plan.sum_loss, mukhoti.plan.clip) == (True, 2)
+    assert (liu.val_size, liu.plan.sum_loss, liu.plan.clip) == (10_000, False, 2)
+    assert dataset("tiny-imagenet").sizes == (100_000, 10_000), "the official validation images test"
+    assert recipe("tiny-imagenet", "balcal-logits").method.head.bottleneck == 128
+    plan = dosovitskiy.plan
+    assert (plan.optimiser, plan.momentum, plan.schedule, plan.clip) == ("sgd", 0.9, "cosine", 1)
+    assert plan.batch_size * plan.accumulate == 512
+    assert plan.epochs * (50_000 - dosovitskiy.val_size) / 512 == pytest.approx(10_000, rel=0.01)
+    assert (dosovitskiy.side, dosovitskiy.pixels) == (224, "half")
+    assert "in21k" in dosovitskiy.backbone
+    assert recipe("cifar100-vit", "mmce-w").method.loss.weight == 0.5
+    assert {recipe(name, "vtst").task.plan.epochs for name in ("cifar100-vit", "imagenet")} == {40}
+    pixels = Pixels.of(dataset("cifar100"), torch.device("cpu"), by="half")
+    seen = pixels(torch.tensor([0, 255], dtype=torch.uint8).view(1, 1, 2, 1).expand(1, 1, 2, 3), torch.zeros(1, 3))
+    assert seen[0, 0, 0].tolist() == [-1, 1], "mean and deviation are 0.5"
 
 
 @pytest.mark.parametrize("name", ["cifar10-cpu", "cifar100-cpu"])

@@ -402,3 +402,13 @@ def test_fit_errors_teach():
         balcal.fit(model, train, val, epochs=30, optimiser="sgd", lr=1e6, quiet=True)
     with pytest.raises(BalcalError, match=r"must give pairs \(images, labels\)"):
         balcal.fit(model, [x], val, epochs=1, quiet=True)
+
+
+def test_fit_says_when_the_method_had_nothing_to_do(capsys):
+    x = torch.randn(256, 8, generator=torch.Generator().manual_seed(0))
+    loader = [(part, part.argmax(1)) for part in x.split(16)]
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8))
+    records = balcal.fit(balcal.wrap(network, num_classes=8, method="balcal"), loader, loader, epochs=4, lr=0.01)
+    assert [record["gamma"] for record in records].count(1.0) >= 3, "confidence is far below accuracy so early"
+    assert capsys.readouterr().err.count("confidence on the training images stayed below delta × accuracy") == 1

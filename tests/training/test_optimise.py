@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+import balcal
 from balcal.recipe import Plan
 from balcal.runtime.provenance import describe, fingerprint
 from balcal.training.optimise import make_optimiser, parameter_groups, rate, set_rate
@@ -91,3 +92,25 @@ def test_new_settings_leave_old_addresses_alone():
     assert not {"nesterov", "decay_weights_only"} & describe(Plan()).keys()
     used = [Plan(nesterov=True), Plan(decay_weights_only=True), Plan(schedule="onecycle"), Plan(keep="last"), Plan()]
     assert len({fingerprint(plan) for plan in used}) == len(used)
+
+
+def test_a_sum_is_the_mean_times_the_batch():
+    x = torch.randn(96, 8, generator=torch.Generator().manual_seed(1))
+    loader = [(part, part[:, :4].argmax(1)) for part in x.split(24)]
+
+    def losses(**settings):
+        torch.manual_seed(0)
+        model = balcal.wrap(nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4)), 4, "vanilla")
+        history = balcal.fit(model, loader, loader, epochs=3, optimiser="sgd", quiet=True, **settings)
+        return [record["loss"] for record in history]
+
+    assert losses(lr=0.24) == pytest.approx(losses(lr=0.01, sum_loss=True), rel=1e-4)
+
+
+def test_the_momentum_of_batch_norms_is_set_for_all_of_them():
+    network = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+    model = balcal.wrap(network, num_classes=3, method="etf-1")
+    loader = [(torch.randn(6, 4), torch.arange(6) % 3)]
+    balcal.fit(model, loader, loader, epochs=1, norm_momentum=0.01, quiet=True)
+    assert {m.momentum for m in model.modules() if isinstance(m, nn.BatchNorm1d)} == {0.01}
+    assert sum(isinstance(m, nn.BatchNorm1d) for m in model.modules()) == 2

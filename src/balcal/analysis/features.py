@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,7 +29,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from balcal.build import build
-from balcal.core import Backbone, BalcalError, Head, Outputs
+from balcal.core import BalcalError, Head, Outputs
 from balcal.data.batches import Batches
 from balcal.methods.balcal import BalancedHead, EtfHead
 from balcal.methods.tst import TwoStageHead, VariationalHead
@@ -143,12 +143,13 @@ def fused_maps(model: Model, images: Tensor, classes: Tensor | None = None) -> t
 def _maps(
     model: Model, images: Tensor, classes: Tensor | None, scores: Callable[[Outputs], Tensor]
 ) -> tuple[Tensor, Outputs, Tensor]:
-    backbone = cast(Backbone, model.backbone)
     with evaluating(model), torch.enable_grad():
-        feature_map = backbone.forward_features(images).detach().requires_grad_(True)
+        feature_map = model.map_of(images).detach().requires_grad_(True)
         if feature_map.ndim != 4:
-            raise BalcalError(f"{type(backbone).__name__} has tokens and no feature map: there is nothing to draw")
-        features = backbone.forward_head(feature_map, pre_logits=True)
+            raise BalcalError(
+                f"{type(model.backbone).__name__} has tokens and no feature map: there is nothing to draw"
+            )
+        features = model.pooled(feature_map)
         outputs: Outputs = model.head(features, feature_map if model.method.head.needs_map else None)
         chosen = first_largest(outputs.log_probs().detach()) if classes is None else classes.to(images.device)
         maps = []

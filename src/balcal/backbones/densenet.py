@@ -74,8 +74,15 @@ class DenseNet(nn.Module):
     def blocks(self) -> list[nn.Module]:
         return [self.stem, *self.body, self.norm]
 
+    def before_norm(self, x: Tensor) -> Tensor:
+        feature_map: Tensor = self.body(self.stem(x))
+        return feature_map
+
+    def after_norm(self, x: Tensor) -> Tensor:
+        return F.relu(self.norm(x))
+
     def forward_features(self, x: Tensor) -> Tensor:
-        return F.relu(self.norm(self.body(self.stem(x))))
+        return self.after_norm(self.before_norm(x))
 
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
         return pooled(x, self.pool)

@@ -60,11 +60,17 @@ class WideResNet(nn.Module):
     def blocks(self) -> list[nn.Module]:
         return [self.stem, *(block for group in self.groups for block in group), self.norm]  # type: ignore[attr-defined]
 
-    def forward_features(self, x: Tensor) -> Tensor:
+    def before_norm(self, x: Tensor) -> Tensor:
         x = self.stem(x)
         for group in self.groups:
             x = group(x)
+        return x
+
+    def after_norm(self, x: Tensor) -> Tensor:
         return F.relu(self.norm(x))
+
+    def forward_features(self, x: Tensor) -> Tensor:
+        return self.after_norm(self.before_norm(x))
 
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
         return x.mean((2, 3))

@@ -174,7 +174,7 @@ def print_figures(figures: RunFigures, as_json: bool, beyond: BeyondFigures | No
             say(f"\n{Comparison.of(comparison)}")
     data = figures["data"]
     for note in (*figures.get("remarks", []), *(overlap_sentences(data) if data else [])):
-        say(f"note: {note}")
+        say("\n".join(wrap(plain(f"note: {note}"), 120, subsequent_indent="      ", break_on_hyphens=False)))
     say(f"run: {figures['run']}")
     if beyond:
         say(f"\n{render_beyond(beyond)}")

@@ -17,7 +17,7 @@ from balcal.runtime.names import plain
 @app.command()
 def train(
     task: Annotated[str, typer.Argument(help="See `balcal list tasks`.")] = "fashion",
-    method: Annotated[str, typer.Argument(help="See `balcal list methods`; join with +.")] = "balcal",
+    method: Annotated[str, typer.Argument(help="See `balcal list methods`; join with +.")] = "balcal-auto",
     seed: Seed = 0,
     set_: Set = None,
     out: Out = Path("runs"),
@@ -132,7 +132,7 @@ def retrofit(
 @app.command()
 def paper(
     items: Annotated[list[str] | None, typer.Argument(help="Tables and figures; a list of them if left out.")] = None,
-    tier: Annotated[str, typer.Option(help="smoke (minutes), cpu (hours) or paper (GPUs).")] = "cpu",
+    tier: Annotated[str, typer.Option(help="smoke (minutes), cpu (hours), fast (days) or paper (GPUs).")] = "cpu",
     all_: Annotated[bool, typer.Option("--all", help="Every table and figure.")] = False,
     seeds: Annotated[int | None, typer.Option(min=1, help="How many; as many as the tier has if left out.")] = None,
     out: Out = Path("runs"),
@@ -167,8 +167,9 @@ def paper(
 
 
 @app.command()
-def demo(out: Out = Path("runs"), seed: Seed = 0, device: Device = None) -> None:
-    """Train vanilla, balcal and balcal-auto on the embedded images, compare them, draw a reliability diagram."""
+def demo(out: Out = Path("runs"), seed: Seed = 0, device: Device = None, json: Json = False) -> None:
+    """Show over-confidence and what BalCAL does about it, on images in the package; two to three minutes."""
     from balcal.cli.demo import run_demo
 
-    run_demo(out, seed, device)
+    shown = run_demo(out, seed, device)
+    say(_json.dumps(shown.as_dict(), indent=2) if json else shown.text())

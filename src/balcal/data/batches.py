@@ -49,8 +49,15 @@ class Pixels:
     """if set, images are resized to it last"""
 
     @staticmethod
-    def of(dataset: Dataset, device: torch.device, augment: str = "none", side: int | None = None) -> Pixels:
-        mean, std = (torch.tensor(x, device=device) for x in (dataset.mean, dataset.std))
+    def of(
+        dataset: Dataset,
+        device: torch.device,
+        augment: str = "none",
+        side: int | None = None,
+        by: str | None = None,
+    ) -> Pixels:
+        moments = (dataset.mean, dataset.std) if by is None else 2 * ([0.5] * dataset.channels,)
+        mean, std = (torch.tensor(x, device=device) for x in moments)
         return Pixels(1 / (255 * std), mean / std, augment, side=side)
 
     def __call__(self, images: Tensor, draws: Tensor) -> Tensor:

@@ -131,7 +131,7 @@ def _export(
     model, splits = calibrated_model(run, method, cpu)
     live = predict_batches(model, batches_of(run, splits.test, cpu), role="test")
     dataset = registry.dataset(run.recipe.task.dataset)
-    pixels = Pixels.of(dataset, cpu, side=run.recipe.task.side)
+    pixels = Pixels.of(dataset, cpu, side=run.recipe.task.side, by=run.recipe.task.pixels)
     height, width, channels = splits.test.shape[1:]
     held_out = predict_batches(model, batches_of(run, splits.calibrate, cpu), role="calibrate")
     promises = promises_of(held_out, live, accuracy=wanted[0], alpha=round(1 - wanted[1], 12))

@@ -124,7 +124,7 @@ def open_state(content: bytes) -> Predictor:
     model = build(recipe, weights=False)
     model.load_state_dict(saved["state"])
     dataset = registry.dataset(recipe.task.dataset)
-    pixels = Pixels.of(dataset, torch.device("cpu"), side=recipe.task.side)
+    pixels = Pixels.of(dataset, torch.device("cpu"), side=recipe.task.side, by=recipe.task.pixels)
     height, width, channels = card["input"]["shape"][1:]
     return Predictor(_by_torch(Deployed(model, pixels, (height, width, channels))), card)
 

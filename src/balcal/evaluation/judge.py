@@ -120,6 +120,8 @@ def _evaluate(run: Run, method: Method, device: torch.device) -> RunFigures:
     if "posthoc" in method.changes:
         names = (run.recipe.method.name, run.recipe.method.name + after)
         figures["against_uncalibrated"] = compare(before, test, names).as_dict()
+    if sentence := run.recipe.method.idle(history):
+        figures["remarks"] = [sentence]
     stored = {name: value for name, value in figures.items() if name != "run"}
     run.write_figures(f"{FigureFile.METRICS}{after}", stored, method, epoch)
     return figures
@@ -221,5 +223,7 @@ def branch_predictions(run: Run, device: torch.device) -> list[Predictions]:
 
 def batches_of(run: Run, part: ImageSet, device: torch.device) -> MemoryBatches:
     """Batches of images as the run's task normalises them, in order and not augmented."""
-    pixels = Pixels.of(registry.dataset(run.recipe.task.dataset), device, side=run.recipe.task.side)
+    pixels = Pixels.of(
+        registry.dataset(run.recipe.task.dataset), device, side=run.recipe.task.side, by=run.recipe.task.pixels
+    )
     return MemoryBatches(part.to(device), pixels, 2 * run.recipe.task.plan.batch_size)

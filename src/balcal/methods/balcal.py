@@ -9,7 +9,12 @@ Beside the learnable classifier s = W z + b stands a fixed one on a simplex ETF 
 After every epoch gamma solves  conf(gamma) = delta acc(gamma). With beta = 1 the ETF head is under-confident and
 tempers an over-confident classifier; with beta = K it is over-confident and sharpens an under-confident one.
 
-`balcal-logits` fuses softmax(gamma s + (1 - gamma) e), as the released code does. `balcal-auto` is ours. It fuses
+`balcal-logits` fuses softmax(gamma s + (1 - gamma) e), as the released code does. `balcal-released` follows that code
+further: gamma starts at 0.8, the adapter is a residual convolution on the map before the last norm, the epoch is the
+one with the lowest sum of both heads' validation losses, and batch norms have a momentum of 0.01. It still does not
+rescale the frame by the labels of a batch, draw the frame from positive numbers, or leave the images unshuffled.
+
+`balcal-auto` is ours. It fuses
 logits, too. Gamma is solved on the validation split, with delta = 1, and may exceed 1. The weights in use are an
 average over the steps of training, or those of the last step if they do better on the validation split. Nothing is left
 to tune, whether the network is over-confident or under-confident. `balcal_trials.py` has what we tried on the way.
@@ -17,136 +22,23 @@ to tune, whether the network is over-confident or under-confident. `balcal_trial
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, Literal, TypeVar
+from typing import Annotated, ClassVar, TypeVar
 
-import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import Tensor
 
-from balcal.core import BalcalError, Classifier, Fusion, Head, HeadSpec, Outputs, Record, Split, Sums, Tally
+from balcal.core import BalcalError, Classifier, Head, Outputs, Record, Split, Sums, Tally
 from balcal.methods.parts import gamma_search as balance
-from balcal.methods.parts.etf import Adapter, ConvAdapter, NoAdapter, VectorAdapter, adapted_width, simplex_etf
-from balcal.methods.weights_in_use import OR_LAST
+from balcal.methods.parts.two_heads import Balanced, BalancedHead, Etf, EtfHead
+from balcal.methods.weights_in_use import OR_LAST, LowestHeadLosses
 from balcal.recipe import Method
-from balcal.runtime.values import above, at_least, check_settings, within
+from balcal.runtime.values import at_least, check_settings
 
-Beta = float | Literal["K"]
-AdapterName = Literal["vector", "conv"] | None
+__all__ = ["METHODS", "Balanced", "BalancedHead", "Etf", "EtfHead", "SolveBeta", "SolveFreely", "SolveGamma"]
+
 Points = Annotated[int, at_least(2, most=100_000)]
 """number of candidates in a grid"""
-ADAPTERS: dict[str, type[VectorAdapter] | type[ConvAdapter]] = {"vector": VectorAdapter, "conv": ConvAdapter}
-
-
-class EtfHead(Head):
-    """The fixed classifier alone. The frame, beta and delta are buffers."""
-
-    etf: Tensor
-    beta: Tensor
-    delta: Tensor
-
-    def __init__(self, fixed: Fixed, weights: tuple[float, ...] = (1.0,), fusion: Fusion = "probs") -> None:
-        super().__init__(weights, fusion)
-        self.adapter = fixed.adapter
-        self.register_buffer("etf", fixed.etf)
-        self.register_buffer("beta", torch.tensor(fixed.beta))
-        self.register_buffer("delta", torch.tensor(fixed.delta))
-
-    def etf_logits(self, features: Tensor, feature_map: Tensor | None) -> Tensor:
-        return self.beta * F.normalize(self.adapter(features, feature_map), dim=1) @ self.etf
-
-    def forward(self, features: Tensor, feature_map: Tensor | None) -> Outputs:
-        return self.outputs(self.etf_logits(features, feature_map))
-
-
-class BalancedHead(EtfHead):
-    """The learnable classifier and the fixed one, gamma between them."""
-
-    def __init__(self, classifier: nn.Linear, fixed: Fixed, spec: Balanced) -> None:
-        super().__init__(fixed, (spec.gamma, 1 - spec.gamma), spec.fusion)
-        self.classifier = classifier
-        self.loss_follows = spec.loss_follows
-
-    def forward(self, features: Tensor, feature_map: Tensor | None) -> Outputs:
-        return self.outputs(self.classifier(features), self.etf_logits(features, feature_map))
-
-    @property
-    def gamma(self) -> float:
-        return float(self.weights[0])
-
-    def set_gamma(self, gamma: float) -> None:
-        """Above 1 the fixed classifier has no share: see `balance.shares`."""
-        if gamma > 1 and self.fusion == "probs":
-            raise BalcalError(f"gamma = {gamma:.3g} is no share of probabilities: above 1 only logits can be fused")
-        self.weights.copy_(torch.tensor(balance.shares(gamma)))
-        if self.loss_follows:
-            share = min(gamma, 1.0)
-            self.loss_weights.copy_(torch.tensor([share, 1 - share]))
-
-
-@dataclass(frozen=True, eq=False)
-class Fixed:
-    """The parts of the fixed classifier."""
-
-    adapter: Adapter
-    etf: Tensor
-    beta: float
-    delta: float
-
-
-@dataclass(frozen=True)
-class Etf(HeadSpec):
-    """The ETF classifier in place of the learnable one."""
-
-    beta: Annotated[Beta, above(0, "be above 0 (or K)")] = 1.0
-    delta: Annotated[float, within("(0, 1]")] = 0.95
-    adapter: AdapterName = None
-
-    def __post_init__(self) -> None:
-        check_settings(self, "head")
-
-    @property
-    def needs_map(self) -> bool:
-        return self.adapter == "conv"
-
-    @property
-    def logit_bounds(self) -> tuple[float, ...]:
-        """A unit feature times a unit column, times beta."""
-        return (math.inf if self.beta == "K" else float(self.beta),)
-
-    def fixed(self, features: int, num_classes: int, channels: int | None) -> Fixed:
-        source = channels if self.needs_map and channels else features
-        width = adapted_width(source, num_classes) if self.adapter else source
-        etf = simplex_etf(width, num_classes)
-        adapter = ADAPTERS[self.adapter](source, width) if self.adapter else NoAdapter()
-        return Fixed(adapter, etf, float(num_classes if self.beta == "K" else self.beta), self.delta)
-
-    def __call__(
-        self, features: int, num_classes: int, learnable: nn.Linear | None = None, channels: int | None = None
-    ) -> Head:
-        return EtfHead(self.fixed(features, num_classes, channels))
-
-
-@dataclass(frozen=True)
-class Balanced(Etf):
-    """Both classifiers. `gamma` is where it starts; `loss_follows` says whether the loss uses the solved one."""
-
-    adapter: AdapterName = "vector"
-    fusion: Fusion = "probs"
-    gamma: Annotated[float, within("[0, 1]")] = 0.5
-    loss_follows: bool = True
-
-    @property
-    def logit_bounds(self) -> tuple[float, ...]:
-        return (math.inf, *super().logit_bounds)
-
-    def __call__(
-        self, features: int, num_classes: int, learnable: nn.Linear | None = None, channels: int | None = None
-    ) -> Head:
-        classifier = learnable or nn.Linear(features, num_classes)
-        return BalancedHead(classifier, self.fixed(features, num_classes, channels), self)
-
 
 H = TypeVar("H", bound=Head)
 
@@ -183,6 +75,10 @@ class SolveGamma(Tally):
         solution = balance.solve_gamma(curve, float(head.delta), self.guard)
         head.set_gamma(solution.value)
         return solution.record("gamma")
+
+    def idle(self, history: Sequence[Record]) -> str | None:
+        where = "training" if self.on == "train" else "validation"
+        return balance.idle_sentence(history, lambda record: record.get("branch") == "standard", where)
 
 
 @dataclass(frozen=True)
@@ -247,6 +143,15 @@ class SolveBeta(Tally):
         head.beta.mul_(solution.value).clamp_(1e-3, 1e4)
         return solution.record("scale") | {"beta": float(head.beta)}
 
+    def idle(self, history: Sequence[Record]) -> str | None:
+        ends = sum(record.get("branch") in ("lowest", "highest") for record in history)
+        if 2 * ends <= len(history):
+            return None
+        return (
+            f"beta was at the end of its range in {ends} of {len(history)} epochs, so confidence did not meet delta × "
+            "accuracy: train longer, or choose another head.delta"
+        )
+
 
 _MORE = "beside the learnable classifier a fixed ETF one; gamma re-solved every epoch"
 SECOND_HEAD = "a second, small head"
@@ -270,6 +175,15 @@ METHODS = {
             cost=SECOND_HEAD,
         ),
         Method(
+            "balcal-released",
+            head=Balanced(fusion="logits", gamma=0.8, adapter="released"),
+            tally=SolveGamma(),
+            select=LowestHeadLosses(),
+            settings={"plan.norm_momentum": 0.01},
+            about=f"{_MORE}; as in the released code: logit fusion, convolutional adapter, its choice of the epoch",
+            cost="a second head with two convolutions",
+        ),
+        Method(
             "balcal-auto",
             head=Balanced(fusion="logits", delta=1.0),
             tally=SolveFreely(),
@@ -277,23 +191,5 @@ METHODS = {
             about="ours: logit fusion, gamma solved on the validation split, averaged weights; nothing to tune",
             cost=f"{SECOND_HEAD}; an addition of the weights per step; one more validation at the end",
         ),
-        Method(
-            "balcal-noadapter",
-            head=Balanced(adapter=None),
-            tally=SolveGamma(),
-            about="ablation: no adapter",
-            cost=SECOND_HEAD,
-        ),
-        Method("balcal-fixed", head=Balanced(), about="ablation: gamma 0.5 in loss and fusion", cost=SECOND_HEAD),
-        Method(
-            "balcal-fixedloss",
-            head=Balanced(loss_follows=False),
-            tally=SolveGamma(),
-            about="ablation: gamma 0.5 in the loss, solved in the fusion",
-            cost=SECOND_HEAD,
-        ),
-        Method("balcal-beta", head=Etf(), tally=SolveBeta(), about="ablation: ETF classifier alone, beta re-solved"),
-        Method("etf-1", head=Etf(), about="ablation: ETF classifier alone, beta = 1"),
-        Method("etf-k", head=Etf(beta="K"), about="ablation: ETF classifier alone, beta = K"),
     )
 }

@@ -3,7 +3,10 @@
     late       the epoch with the lowest validation NLL after an optimal temperature. Ours.
     averaged   an average over the steps of training. Shamir, Zhang: Stochastic Gradient Descent for Non-smooth
                Optimization. ICML 2013.
-    last, by-accuracy   the last epoch, or the one with the highest validation accuracy. Ours.
+    last             the last epoch
+    by-accuracy      the epoch with the highest validation accuracy
+    by-head-losses   the epoch with the lowest validation loss, summed over both classifiers with equal weight, as the
+                     released code of BalCAL chooses (Ni, Zhao, Gao, Guo, Zha: CVPR 2025); gamma has no part in it
 
 The NLL of an over-confident network rises while its accuracy still does, so the lowest raw NLL chooses an early epoch.
 What a temperature corrects later should not count against an epoch now. Use `late` with a post-hoc method: `late+ts`
@@ -11,8 +14,8 @@ What a temperature corrects later should not count against an epoch now. Use `la
 weights are kept.
 
 Choosing the epoch by validation NLL is itself a calibrator: it stops a network before it is over-confident. The papers
-of this field evaluate the last epoch or the most accurate one. With `last` and `by-accuracy` any run with
-`plan.keep=last` can be evaluated so.
+of this field evaluate the last epoch or the most accurate one. With `last`, `by-accuracy` and `by-head-losses` any run
+with `plan.keep=last` can be evaluated so.
 
 In the average, later steps count more: see `RunningMean` in training/optimise.py. It is a part of the plan and not of
 the model, so it goes with any method (`averaged+ts`, `balcal+averaged`, ...) that balcal trains. In a loop of your own,
@@ -25,7 +28,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from balcal.core import BalcalError, Record
-from balcal.metrics.epoch_meter import lowest_tempered, most_accurate
+from balcal.metrics.epoch_meter import lowest_head_losses, lowest_tempered, most_accurate
 from balcal.recipe import Method
 
 AVERAGE = {"plan.average": 3.0}
@@ -70,6 +73,23 @@ class MostAccurate:
         return most_accurate(history)
 
 
+@dataclass(frozen=True)
+class LowestHeadLosses:
+    """The epoch with the lowest validation loss, summed over the branches; the first one, if several are equal.
+
+    >>> LowestHeadLosses()([{"val_head_losses": 3.0}, {"val_head_losses": 2.0}])
+    1
+    """
+
+    def __call__(self, history: Sequence[Record]) -> int:
+        if any("val_head_losses" not in record for record in history):
+            raise BalcalError(
+                "`by-head-losses` cannot choose an epoch of this run: its history has no losses of two classifiers "
+                "(it has only one, or an earlier version trained it)"
+            )
+        return lowest_head_losses(history)
+
+
 METHODS = {
     m.name: m
     for m in (
@@ -87,6 +107,13 @@ METHODS = {
             about="the epoch with the highest validation accuracy",
             paper="Ours",
             venue="balcal",
+        ),
+        Method(
+            "by-head-losses",
+            select=LowestHeadLosses(),
+            about="the epoch with the lowest validation loss, summed over both classifiers",
+            paper="Ni, Zhao, Gao, Guo, Zha",
+            venue="CVPR 2025",
         ),
         Method(
             "averaged",

@@ -92,6 +92,15 @@ def lowest_tempered(history: Sequence[Record]) -> int:
     return min(range(len(history)), key=lambda epoch: history[epoch].get("val_nll_ts", math.inf))
 
 
+def lowest_head_losses(history: Sequence[Record]) -> int:
+    """The epoch with the lowest sum of the branches' losses, the first of equal ones. Records without it do not count.
+
+    >>> lowest_head_losses([{"val_head_losses": 3.0}, {"val_head_losses": 2.0}, {}])
+    1
+    """
+    return min(range(len(history)), key=lambda epoch: history[epoch].get("val_head_losses", math.inf))
+
+
 def most_accurate(history: Sequence[Record]) -> int:
     """The first of the epochs with the highest validation accuracy."""
     return max(range(len(history)), key=lambda epoch: float(history[epoch]["val_acc"]))

@@ -79,7 +79,9 @@ def time_steps(recipe: Recipe, device: torch.device, steps: int = STEPS, largest
         took = []
         for step in range(steps + 1):
             begun = _clock(device)
-            _loss(model, recipe, batch, device, step).backward()  # type: ignore[no-untyped-call]
+            with torch.autocast(device.type, torch.bfloat16, enabled=plan.precision == "bf16"):
+                loss = _loss(model, recipe, batch, device, step)
+            loss.backward()  # type: ignore[no-untyped-call]
             optimiser.step()
             optimiser.zero_grad()
             took.append(_clock(device) - begun)
@@ -94,7 +96,7 @@ def seconds_per_epoch(recipe: Recipe, device: torch.device) -> float:
 
 def _loss(model: Model, recipe: Recipe, batch: int, device: torch.device, step: int) -> Tensor:
     dataset, task = registry.dataset(recipe.task.dataset), recipe.task
-    pixels = Pixels.of(dataset, device, task.augment, task.side)
+    pixels = Pixels.of(dataset, device, task.augment, task.side, task.pixels)
     shape = (batch, dataset.side, dataset.side, dataset.channels)
     images = torch.randint(256, shape, dtype=torch.uint8).to(device)
     labels = torch.arange(batch, device=device) % dataset.num_classes

@@ -37,6 +37,7 @@ from balcal.paper.figures import (
 from balcal.paper.items import Ask, Item
 from balcal.paper.measure import Answers
 from balcal.plots.numbers import reliability_table
+from balcal.recipe import Method
 from balcal.runs import Run
 
 Data = dict[str, Any]
@@ -56,10 +57,17 @@ def runs_of(item: Item, answers: Answers) -> Iterator[tuple[str, Ask, Run]]:
             yield name, ask, run
 
 
+def evaluated(ask: Ask, answers: Answers) -> Method:
+    """The method with what comes after training: the epoch that is chosen, and a temperature."""
+    recipe = answers.recipe(ask, answers.seeds[0])
+    assert recipe
+    return as_method(recipe.method)
+
+
 def reliability(item: Item, answers: Answers) -> Data:
     data = {}
     for name, ask, run in runs_of(item, answers):
-        _, test, _ = calibrated_predictions(run, as_method(run.recipe.method), answers.device)
+        _, test, _ = calibrated_predictions(run, evaluated(ask, answers), answers.device)
         table = {key: _listed(values) for key, values in vars(reliability_table(test)).items()}
         figures = {key: answers.mean(ask, key) for key in ("accuracy", "mean_confidence", "ece")}
         data[name] = {"bins": table, **figures}
@@ -91,7 +99,7 @@ def alpha_eces(item: Item, answers: Answers) -> Data:
     printed = {(cell.column, cell.row.split()[-1]): cell.published for cell in item.cells}
     data: dict[str, list[Data]] = defaultdict(list)
     for name, ask, _ in runs_of(item, answers):
-        way, _, alpha = name.partition(" ")
+        way, _, alpha = name.rpartition(" ") if name[-1].isdigit() else (name, "", "")
         theirs = printed.get((way, f"{float(alpha):.1f}" if alpha else way))
         data[way].append(
             {
@@ -122,23 +130,21 @@ def shifts(item: Item, answers: Answers) -> Data:
     return dict(data)
 
 
-def deltas(item: Item, answers: Answers) -> list[Data]:
-    return [
-        {
-            "delta": float(name),
-            "ece": answers.mean(ask, "ece"),
-            "accuracy": answers.mean(ask, "accuracy"),
-            "gamma": [record["gamma"] for record in run.history()],
-        }
-        for name, ask, run in runs_of(item, answers)
-    ]
+def deltas(item: Item, answers: Answers) -> Data:
+    """method -> one record per delta"""
+    data: dict[str, list[Data]] = defaultdict(list)
+    for name, ask, run in runs_of(item, answers):
+        method, delta = name.split()
+        means = {key: answers.mean(ask, key) for key in ("ece", "accuracy")}
+        data[method].append({"delta": float(delta), **means, "gamma": [r["gamma"] for r in run.history()]})
+    return dict(data)
 
 
 def embeddings(item: Item, answers: Answers) -> Data:
     """Features of the learnable classifier on the first test images; of the ETF one, where there is no other."""
     data = {}
-    for name, _, run in runs_of(item, answers):
-        model = load_chosen(run, run.recipe.method, answers.device)
+    for name, ask, run in runs_of(item, answers):
+        model = load_chosen(run, evaluated(ask, answers), answers.device)
         part = load_splits(run.recipe.task).test
         readings, labels = read_all(model, batches_of(run, part, answers.device), answers.tier.points)
         features = next(iter(readings.values())).features
@@ -152,27 +158,28 @@ def embeddings(item: Item, answers: Answers) -> Data:
 
 def maps(item: Item, answers: Answers) -> Data:
     """Maps of both classifiers for a few test images, each up to 1; over many, how broad and how often empty."""
-    data: Data = {}
-    for _, _, run in runs_of(item, answers):
-        model = load_chosen(run, run.recipe.method, answers.device)
+    found: Data = {}
+    for title, ask, run in runs_of(item, answers):
+        model = load_chosen(run, evaluated(ask, answers), answers.device)
         part = load_splits(run.recipe.task).test
         images, labels = next(iter(batches_of(run, part.take(torch.arange(LOOKED_AT)), answers.device).epoch(0)))
-        found = activation_maps(model, images)
+        branches = activation_maps(model, images)
         shown = _of_different_classes(labels.cpu())
         classes = registry.dataset(run.recipe.task.dataset).classes
-        data = {
+        data: Data = {
             "images": part.images[shown].tolist(),
             "labels": [classes[k] for k in part.labels[shown].tolist()],
             "breadth": {},
             "empty": {},
         }
-        for name, branch in zip((LEARNABLE, ETF), found, strict=True):
+        for name, branch in zip((LEARNABLE, ETF), branches, strict=True):
             to_one = branch / branch.amax((1, 2), keepdim=True).clamp_min(1e-30)
             data[name] = [[[round(x, 3) for x in row] for row in one] for one in to_one[shown].tolist()]
             data["breadth"][name] = float(breadth(branch).nanmean())
             data["empty"][name] = float((branch.amax((1, 2)) == 0).double().mean())
         data["looked_at"] = len(images)
-    return data
+        found[title] = data
+    return found
 
 
 def _of_different_classes(labels: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ import numpy as np
 from balcal.analysis.features import ETF, LEARNABLE
 
 INK, GREY = "#1f2a33", "#9aa5ad"
-OURS = ("Ours", "BalCAL")
+OURS = ("Ours", "BalCAL", "balcal-logits")
 
 
 def save(figure: Any, folder: Path, name: str) -> list[Path]:
@@ -48,8 +48,11 @@ def _named(axes: Any, title: str, x: str, y: str, legend: bool = True) -> None:
 
 
 def reliability(data: Any) -> Any:
-    figure, grid = _panels(len(data))
-    for axes, (name, run) in zip(grid[0], data.items(), strict=True):
+    across = min(4, len(data))
+    figure, grid = _panels(across, math.ceil(len(data) / across))
+    for axes in grid.flat[len(data) :]:
+        axes.axis("off")
+    for axes, (name, run) in zip(grid.flat, data.items(), strict=False):
         heights = [value or 0.0 for value in run["bins"]["accuracy"]]
         places = (np.arange(len(heights)) + 0.5) / len(heights)
         axes.bar(places, heights, 1 / len(heights), color="#4c78a8", edgecolor="white")
@@ -76,6 +79,8 @@ def alpha_eces(data: Any) -> Any:
     figure, grid = _panels(2, size=4)
     for axes, key, title in zip(grid[0], ("ece", "published"), ("ours", "published"), strict=True):
         for way, rows in data.items():
+            if rows[0][key] is None:
+                continue
             if rows[0]["alpha"] is None:
                 axes.axhline(rows[0][key], color=GREY, linestyle=":", label=way)
             else:
@@ -103,13 +108,14 @@ def _many_colours() -> list[Any]:
 
 
 def deltas(data: Any) -> Any:
-    figure, grid = _panels(2, size=4)
-    _line(grid[0][0], [row["delta"] for row in data], [row["ece"] for row in data], "ECE")
-    for row in data:
-        epochs = range(1, len(row["gamma"]) + 1)
-        grid[0][1].plot(list(epochs), row["gamma"], linewidth=1.2, label=f"delta {row['delta']:g}")
-    _named(grid[0][0], "", "delta", "ECE", legend=False)
-    _named(grid[0][1], "", "epoch", "gamma")
+    figure, grid = _panels(1 + len(data), size=4)
+    for axes, (method, rows) in zip(grid[0][1:], data.items(), strict=True):
+        _line(grid[0][0], [row["delta"] for row in rows], [row["ece"] for row in rows], method)
+        for row in rows:
+            epochs = range(1, len(row["gamma"]) + 1)
+            axes.plot(list(epochs), row["gamma"], linewidth=1.2, label=f"delta {row['delta']:g}")
+        _named(axes, method, "epoch", "gamma")
+    _named(grid[0][0], "", "delta", "ECE")
     return figure
 
 
@@ -126,21 +132,24 @@ def embeddings(data: Any) -> Any:
 
 
 def maps(data: Any) -> Any:
-    images = np.array(data["images"], dtype=np.uint8)
-    figure, grid = _panels(len(images), 3, size=1.5)
+    """The images, and under them the maps of each run's two classifiers."""
+    first = next(iter(data.values()))
+    images = np.array(first["images"], dtype=np.uint8)
+    rows = [(title, run, name) for title, run in data.items() for name in (LEARNABLE, ETF)]
+    figure, grid = _panels(len(images), 1 + len(rows), size=1.5)
     for axes in grid.flat:
         axes.axis("off")
-    for column, (image, label) in enumerate(zip(images, data["labels"], strict=True)):
+    for column, (image, label) in enumerate(zip(images, first["labels"], strict=True)):
         grid[0][column].imshow(image.squeeze(), cmap="gray")
         grid[0][column].set_title(label, fontsize=7)
-        for row, name in ((1, LEARNABLE), (2, ETF)):
+        for line, (_, run, name) in zip(grid[1:], rows, strict=True):
             side = image.shape[0]
-            grid[row][column].imshow(image.squeeze(), cmap="gray", extent=(0, side, side, 0))
+            line[column].imshow(image.squeeze(), cmap="gray", extent=(0, side, side, 0))
             place = {"alpha": 0.55, "extent": (0, side, side, 0), "interpolation": "bilinear"}
-            grid[row][column].imshow(np.array(data[name][column]), cmap="jet", **place)
-    for row, name in ((1, LEARNABLE), (2, ETF)):
-        title = f"{name}, breadth {data['breadth'][name]:.2f}, {data['empty'][name]:.0%} of {data['looked_at']} empty"
-        grid[row][0].set_title(title, fontsize=7, loc="left")
+            line[column].imshow(np.array(run[name][column]), cmap="jet", **place)
+    for line, (title, run, name) in zip(grid[1:], rows, strict=True):
+        shares = f"breadth {run['breadth'][name]:.2f}, {run['empty'][name]:.0%} of {run['looked_at']} empty"
+        line[0].set_title(f"{title}, {name}: {shares}", fontsize=7, loc="left")
     return figure
 
 

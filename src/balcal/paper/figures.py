@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from balcal.paper import published
-from balcal.paper.items import BESIDE, NAMES, Ask, Item, PaperCell, Series
-from balcal.paper.tables import ALPHA, ALPHAS, mixed
+from balcal.paper.ablations import ALPHA, ALPHAS, mixed
+from balcal.paper.items import BESIDE, LOGITS, NAMES, TRAINED_BESIDE, Ask, Item, PaperCell, Series
 from balcal.paper.tiers import CIFAR10, THREE, Tier
 
 EVERYBODY = {row: NAMES[row] for row in published.MAIN}
@@ -13,9 +13,13 @@ EVERYBODY = {row: NAMES[row] for row in published.MAIN}
 def _motivation(tier: Tier) -> Series:
     return {
         "Vanilla": Ask(CIFAR10, "vanilla"),
-        "Mixup": mixed("mixup", CIFAR10, 1.0),
         "BalCAL": Ask(CIFAR10, "balcal"),
+        f"BalCAL{LOGITS}": Ask(CIFAR10, "balcal-logits"),
+        "vanilla+ts": Ask(CIFAR10, "vanilla+ts"),
+        "Mixup": mixed("mixup", CIFAR10, 1.0),
         "Mixup + BalCAL": mixed("ours", CIFAR10, 1.0),
+        f"Mixup + BalCAL{LOGITS}": mixed("ours", CIFAR10, 1.0, logits=True),
+        "balcal-auto": Ask(CIFAR10, "balcal-auto"),
     }
 
 
@@ -41,8 +45,12 @@ BETA = Item(
 
 
 def _three_ways(tier: Tier) -> Series:
-    ways = {"Mixup": "mixup", "MIT": "mit", "Mixup+Ours": "ours"}
-    swept = {f"{name} {alpha:g}": mixed(way, CIFAR10, alpha) for name, way in ways.items() for alpha in ALPHAS}
+    ways = {"Mixup": "mixup", "MIT": "mit", "Mixup+Ours": "ours", f"Mixup+Ours{LOGITS}": "ours"}
+    swept = {
+        f"{name} {alpha:g}": mixed(way, CIFAR10, alpha, name.endswith(LOGITS))
+        for name, way in ways.items()
+        for alpha in ALPHAS
+    }
     return {"Vanilla": Ask(CIFAR10, "vanilla")} | swept
 
 
@@ -54,7 +62,11 @@ ALPHA_ECE = Item(
     "Mixup is sensitive to alpha, MIT and Mixup + BalCAL are not.",
     cells=(
         PaperCell("Vanilla", "Vanilla", "ece", (Ask(CIFAR10, "vanilla"),), published.MAIN["Vanilla"][1]),
-        *(cell for cell in ALPHA.cells if cell.row.startswith(f"{CIFAR10} ") and cell.measure == "ece"),
+        *(
+            cell
+            for cell in ALPHA.cells
+            if cell.row.startswith(f"{CIFAR10} ") and cell.measure == "ece" and not cell.row.endswith(LOGITS)
+        ),
     ),
     series=_three_ways,
     notes=("the curves are the ECEs of the alpha table",),
@@ -86,7 +98,11 @@ DELTA = Item(
     "fig:delta",
     "Delta and ECE; gamma over the epochs",
     "ECE is low for delta from 0.91 to 0.99; gamma is high at first, then falls and settles.",
-    series=lambda tier: {f"{d:g}": Ask(tier.swept, "balcal", (f"head.delta={d:g}",)) for d in tier.deltas},
+    series=lambda tier: {
+        f"{method} {delta:g}": Ask(tier.swept, method, (f"head.delta={delta:g}",))
+        for method in ("balcal", "balcal-logits")
+        for delta in tier.deltas
+    },
 )
 
 TSNE = Item(
@@ -95,7 +111,7 @@ TSNE = Item(
     "fig:tsne",
     "t-SNE of the last layer's features, CIFAR-10",
     "BalCAL's classes are denser and further apart.",
-    series=lambda tier: {name: Ask(CIFAR10, NAMES[name]) for name in ("Vanilla", "MIT", "Ours")},
+    series=lambda tier: {name: Ask(CIFAR10, NAMES[name]) for name in ("Vanilla", "MIT", "Ours", *TRAINED_BESIDE)},
     notes=("which images, how many and which perplexity is not said; here the first test images and 30",),
 )
 
@@ -105,7 +121,7 @@ TSNE_MORE = Item(
     "fig:tsne2",
     "t-SNE of more methods, CIFAR-10",
     "BalCAL's classes are denser and further apart.",
-    series=lambda tier: {name: Ask(CIFAR10, method) for name, method in EVERYBODY.items()},
+    series=lambda tier: {name: Ask(CIFAR10, NAMES[name]) for name in (*EVERYBODY, *TRAINED_BESIDE)},
     notes=("which methods the picture has is not known; here those of the main table",),
 )
 
@@ -115,7 +131,7 @@ CAM = Item(
     "fig:cam",
     "Class activation maps of both classifiers",
     "The learnable classifier looks at broader regions, the ETF classifier at details.",
-    series=lambda tier: {"BalCAL": Ask(CIFAR10, "balcal")},
+    series=lambda tier: {"BalCAL": Ask(CIFAR10, "balcal"), f"BalCAL{LOGITS}": Ask(CIFAR10, "balcal-logits")},
     notes=("which method draws the maps is not said; here gradient-weighted ones, see `balcal.analysis.features`",),
 )
 
@@ -134,7 +150,10 @@ DISTANCE = Item(
     "fig:distance",
     "Cosine and L2 distance between the two classifiers' prototypes, over the epochs",
     "The cosine distance falls on CIFAR-10 and SVHN, and on CIFAR-100 falls and then rises; the L2 distance grows.",
-    series=lambda tier: {place: Ask(place, "balcal") for place in THREE},
+    series=lambda tier: (
+        {place: Ask(place, "balcal") for place in THREE}
+        | {f"{place}{LOGITS}": Ask(place, "balcal-logits") for place in THREE}
+    ),
     epochs=True,
     notes=("what a prototype is is not said; here a classifier's vector of a class, see `balcal.analysis.collapse`",),
 )
@@ -145,7 +164,11 @@ COLLAPSE = Item(
     "",
     "Neural collapse over the epochs: NC1 to NC4",
     "Not drawn in the paper, which only recalls the four conditions of Papyan et al. 2020.",
-    series=lambda tier: {"Vanilla": Ask(CIFAR10, "vanilla"), "BalCAL": Ask(CIFAR10, "balcal")},
+    series=lambda tier: {
+        "Vanilla": Ask(CIFAR10, "vanilla"),
+        "BalCAL": Ask(CIFAR10, "balcal"),
+        f"BalCAL{LOGITS}": Ask(CIFAR10, "balcal-logits"),
+    },
     epochs=True,
 )
 

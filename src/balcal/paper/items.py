@@ -30,9 +30,13 @@ NAMES = {
     "Ours": "balcal",
 }
 """What the paper calls a method, and what it is called here."""
-BESIDE = ("vanilla+ts", "balcal-logits", "balcal-auto")
-"""Methods in our tables that the paper has no numbers of."""
+BESIDE = ("balcal-logits", "balcal-auto", "vanilla+ts")
+"""Methods in our tables that the paper has no numbers of. `Ours` fuses probabilities, as the paper writes, and
+`balcal-logits` logits, as the released code does: the published numbers are of one of them, most likely the second."""
+TRAINED_BESIDE = ("balcal-logits", "balcal-auto")
 NAMES |= {name: name for name in BESIDE}
+LOGITS = ", logits"
+"""ends the name of a row or curve of ours that fuses logits where the one before it fuses probabilities"""
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,8 @@ MEASURES = {
     "accuracy": Measure("ACC", "higher", "%", "share of test images that are classified correctly"),
     "ece": Measure("ECE", "lower", "%", "expected calibration error, 15 bins"),
     "adaptive_ece": Measure("AECE", "lower", "%", "the same with bins of equal mass"),
-    "ts_ece": Measure("ECE (TS)", "lower", "%", "ECE after temperature scaling, fitted on held-out images"),
+    "ts_ece": Measure("ECE (TS)", "lower", "%", "ECE after temperature scaling, fitted on held-out images by NLL"),
+    "ts_grid_ece": Measure("ECE (TS by ECE)", "lower", "%", "the same by ECE on a grid, as the released code fits it"),
     "auroc": Measure("AUROC", "higher", "%", "by the largest probability; each OOD set alone, then their mean"),
     "fpr95": Measure("FPR95", "lower", "%", "share of OOD images above the threshold that 95 % of test images pass"),
     "ood_confidence": Measure("Conf", "lower", "%", "mean confidence on an OOD set"),
@@ -73,7 +78,8 @@ class Ask:
         stand = tier.places.get(self.place)
         if stand is None:
             return None
-        return registry.recipe(stand.task, self.method, seed, (*stand.settings, *self.settings))
+        method = f"{self.method}+{tier.select}" if tier.select else self.method
+        return registry.recipe(stand.task, method, seed, (*stand.settings, *self.settings))
 
     def with_posthoc(self, name: str) -> Ask:
         return Ask(self.place, f"{self.method}+{name}", self.settings)
@@ -145,6 +151,15 @@ def column(
 
 def columns(places: Iterable[str], measures: Iterable[str], names: Mapping[str, str] = NAMES) -> list[MakeCell]:
     return [column(place, measure, place, names=names) for place in places for measure in measures]
+
+
+def logits_too(rows: Iterable[str]) -> list[str]:
+    """The names of rows that fuse logits.
+
+    >>> logits_too(["fixed fixed"])
+    ['fixed fixed, logits']
+    """
+    return [f"{row}{LOGITS}" for row in rows]
 
 
 def filled(rows: Numbers, makes: list[MakeCell], beside: Iterable[str] = ()) -> tuple[PaperCell, ...]:

@@ -6,23 +6,24 @@ from a finished run, or computed once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 
-from balcal import registry
 from balcal.arena.entries import lineage
 from balcal.arena.schedule import Training
 from balcal.build import as_method
+from balcal.data.published_corruptions import SHIFTS
 from balcal.evaluation.judge import added_by, calibrated_predictions, evaluate
 from balcal.evaluation.ood import OodFigures, evaluate_ood
 from balcal.evaluation.other_images import RunPredictor
 from balcal.evaluation.shift import ShiftFigures, evaluate_shift
+from balcal.methods.temperature import TemperatureScaling
 from balcal.metrics.bins import bin_table
 from balcal.metrics.inputs import read
 from balcal.paper.budget import seconds_per_epoch
@@ -109,9 +110,9 @@ class Answers:
 
     def _value(self, recipe: Recipe, cell: PaperCell) -> float:
         if cell.measure == "seconds":
-            return float(self._once(("seconds", recipe.address()), lambda: seconds_per_epoch(recipe, self.device)))
-        if cell.measure == "ts_ece":
-            return self._scaled(recipe)
+            return float(self.once(("seconds", recipe.address()), lambda: seconds_per_epoch(recipe, self.device)))
+        if cell.measure in ("ts_ece", "ts_grid_ece"):
+            return self._scaled(recipe, "nll" if cell.measure == "ts_ece" else "ece")
         if cell.measure in ("accuracy", "ece", "adaptive_ece"):
             return self.figures(recipe)[cell.measure]
         detection = self.ood(recipe, tuple(self.tier.ood[place] for place in cell.against))
@@ -120,15 +121,15 @@ class Answers:
         [only] = detection["sets"].values()
         return float(only[cell.measure.replace("ood", "mean")])
 
-    def _scaled(self, recipe: Recipe) -> float:
-        """ECE of the same run after temperature scaling."""
-        method = recipe.method.for_training() + registry.table("methods")["ts"]
+    def _scaled(self, recipe: Recipe, by: Literal["nll", "ece"]) -> float:
+        """ECE of the same run, at the same epoch, after temperature scaling."""
+        method = replace(as_method(recipe.method), posthoc=TemperatureScaling(by))
 
         def compute() -> float:
             _, test, _ = calibrated_predictions(Run(self.out, recipe), method, self.device)
             return float(bin_table(read(None, test.log_probs, test.labels).top(), 15).ece())
 
-        return float(self._once(("ts", recipe.address()), compute))
+        return float(self.once((f"ts by {by}", recipe.address()), compute))
 
     def ood(self, recipe: Recipe, names: tuple[str, ...]) -> dict[str, Any]:
         """OOD detection against these data sets."""
@@ -137,20 +138,24 @@ class Answers:
         def compute() -> OodFigures:
             return evaluate_ood(self._predictor(recipe), names)
 
-        found: dict[str, Any] = self._once(("ood", recipe.method.name, recipe.address(), names), compute)
+        found: dict[str, Any] = self.once(("ood", recipe.method.name, recipe.address(), names), compute)
         return found
 
     def shift(self, recipe: Recipe) -> dict[str, Any]:
-        def compute() -> ShiftFigures:
-            return evaluate_shift(self._predictor(recipe), self.tier.corruptions)
+        files = next((shift for shift in SHIFTS.values() if shift.of == recipe.task.dataset), None)
 
-        found: dict[str, Any] = self._once(("shift", recipe.method.name, recipe.address()), compute)
+        def compute() -> ShiftFigures:
+            published = files is not None and files.stored.find() is not None
+            return evaluate_shift(self._predictor(recipe), self.tier.corruptions, published)
+
+        found: dict[str, Any] = self.once(("shift", recipe.method.name, recipe.address()), compute)
         return found
 
     def _predictor(self, recipe: Recipe) -> RunPredictor:
         return RunPredictor(Run(self.out, recipe), recipe.method, self.device)
 
-    def _once(self, key: Any, compute: Any) -> Any:
+    def once(self, key: Any, compute: Callable[[], Any]) -> Any:
+        """What `compute` returns, computed once per key."""
         if key not in self._known:
             self._known[key] = compute()
         return self._known[key]

@@ -15,6 +15,7 @@ from balcal.paper.drawing import DRAWINGS, save
 from balcal.paper.items import MEASURES, Ask, Item, PaperCell
 from balcal.paper.measure import Answers
 from balcal.paper.tiers import Tier
+from balcal.paper.words import against_baseline
 from balcal.runtime.files import write_atomic
 
 NOTHING = "–"
@@ -38,6 +39,8 @@ class CellResult:
     published: float | None
     published_spread: float | None
     difference: float | None
+    against_baseline: str | None = None
+    """accuracy or ECE against that of `vanilla+ts`: better, worse, not told apart"""
 
     @staticmethod
     def of(cell: PaperCell, answers: Answers) -> CellResult:
@@ -55,6 +58,7 @@ class CellResult:
             published=printed.value if printed else None,
             published_spread=printed.spread if printed else None,
             difference=ours - printed.value if ours is not None and printed else None,
+            against_baseline=against_baseline(cell, answers),
         )
 
 
@@ -66,6 +70,8 @@ class MissingRuns:
     method: str
     settings: list[str]
     seeds: list[int]
+    command: str = ""
+    """that trains the first of them"""
 
 
 @dataclass(frozen=True)
@@ -113,7 +119,7 @@ def answer(item: Item, answers: Answers) -> ItemResult:
         notes=list(item.notes),
         runs=_runs(item, answers),
         missing=[
-            MissingRuns(ask.place, ask.method, list(ask.settings), seeds)
+            MissingRuns(ask.place, ask.method, list(ask.settings), seeds, _command(ask, seeds[0], answers.tier))
             for ask in item.asks(answers.tier)
             if (seeds := answers.missing(ask, item.epochs))
         ],
@@ -157,6 +163,18 @@ def _runs(item: Item, answers: Answers) -> list[str]:
     return list(dict.fromkeys(str(run.path) for run in found if run is not None))
 
 
+def _command(ask: Ask, seed: int, tier: Tier) -> str:
+    """The line that trains a run.
+
+    >>> from balcal.paper.tiers import tier
+    >>> _command(Ask("SVHN", "balcal", ("head.delta=0.9",)), 1, tier("fast"))
+    'balcal train svhn-fast balcal --seed 1 --set head.delta=0.9'
+    """
+    stand = tier.places[ask.place]
+    settings = "".join(f" --set {text}" for text in (*stand.settings, *ask.settings))
+    return f"balcal train {stand.task} {ask.method} --seed {seed}{settings}"
+
+
 def _not_run(missing: list[MissingRuns]) -> str:
     """`CIFAR-100 (seeds 0, 1): acls, ls; ...`"""
     grouped: dict[str, list[str]] = {}
@@ -174,11 +192,14 @@ def in_markdown(result: ItemResult, pictures: list[Path] | None = None) -> str:
             "",
             "Ours, and in parentheses what the paper prints; ± is the deviation over seeds.",
             "",
+            *_in_words(result.cells),
         ]
     lines += [f"![{result.title}]({picture.name})" for picture in pictures or [] if picture.suffix == ".png"]
     lines += _numbers(result.data) if result.kind == "figure" else []
     if result.missing:
         lines += ["", f"Not run, so empty here or with fewer seeds: {_not_run(result.missing)}."]
+        if first := result.missing[0].command:
+            lines += ["", f"`balcal paper {result.item} --tier {result.tier}` trains all of them, `{first}` the first."]
     lines += ["", "How this differs from the paper's experiment:", "", *(f"- {text}" for text in result.deviations)]
     if result.notes:
         lines += ["", "Known oddities:", "", *(f"- {text}" for text in result.notes)]
@@ -194,6 +215,23 @@ def _table(cells: list[CellResult]) -> list[str]:
     for row in dict.fromkeys(c.row for c in cells):
         lines.append("| " + " | ".join([row, *(_shown(found[row, *column]) for column in heads)]) + " |")
     return lines
+
+
+def _in_words(cells: list[CellResult]) -> list[str]:
+    """For each row and place, ECE and accuracy against `vanilla+ts`."""
+    found = {(c.row, c.column, c.measure): c.against_baseline for c in cells if c.against_baseline}
+    if not found:
+        return []
+    places = list(dict.fromkeys(column for _, column, _ in found))
+    measures = [measure for measure in ("ECE", "ACC") if any(measure == each for *_, each in found)]
+    lines = ["| against `vanilla+ts` | " + " | ".join(places) + " |", "|---" * (len(places) + 1) + "|"]
+    for row in dict.fromkeys(row for row, *_ in found):
+        words = [
+            "; ".join(f"{m} {found[row, place, m]}" for m in measures if (row, place, m) in found) or NOTHING
+            for place in places
+        ]
+        lines.append(f"| {row} | {' | '.join(words)} |")
+    return [*lines, "", "By 95 % intervals over seeds and test images; one seed speaks of two runs only.", ""]
 
 
 def _shown(cell: CellResult) -> str:

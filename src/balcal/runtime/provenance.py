@@ -26,7 +26,10 @@ from balcal.runtime.files import seal, write_atomic
 
 MADE_FROM, SEAL = "made_from", "seal"
 UNREADABLE = (OSError, ValueError, KeyError, TypeError, EOFError, RuntimeError, MemoryError, BadZipFile, ZlibError)
-LATER = ("parent", "train_size", "side", "average", "average_or_last", "nesterov", "decay_weights_only")
+LATER = (
+    *("parent", "train_size", "side", "average", "average_or_last", "nesterov", "decay_weights_only"),
+    *("bottleneck", "norm_momentum", "sum_loss", "pixels"),
+)
 """Fields that were added later: unset, they are left out of the address, so that older runs keep theirs."""
 
 

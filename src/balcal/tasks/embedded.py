@@ -29,6 +29,16 @@ TASKS = {
             about="8,000 + 2,000 real images of clothes; a plain network overfits in about half a minute on 2 cores",
         ),
         Task(
+            "fashion-few",
+            dataset="fashion",
+            backbone="cnn-28",
+            plan=Plan(epochs=24, batch_size=128, optimiser="adam", lr=3e-3, keep="last"),
+            val_size=2000,
+            train_size=2000,
+            tuned=SECOND_STAGES,
+            about="2,000 of these images, which a network memorises, so that it is over-confident; for the demo",
+        ),
+        Task(
             "digits",
             dataset="digits",
             backbone="cnn-8",

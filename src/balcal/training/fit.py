@@ -125,6 +125,8 @@ def fit_batches(
     """Train to the last epoch, load the chosen one, and fit the post-hoc map."""
     world = current_world()
     history = run_epochs(Session(model, train, val, plan, seed, store or Memory(), progress, world, on_epoch))
+    if sentence := model.method.idle(history):
+        progress.note(sentence)
     fitted = fit_posthoc(model, model.method.posthoc, val)
     # the whole module, as the number of its tensors' entries may depend on what a process saw
     model.posthoc = world.broadcast(fitted).to(model.head.weights.device)
@@ -230,7 +232,8 @@ def _train_run(run: Run, machine: Machine, progress: Progress, parent: ParentRun
         model = build(recipe).to(device)
     if parent:
         start_from(model, parent, recipe)
-    augmented, plain = (Pixels.of(dataset, device, how, recipe.task.side) for how in (recipe.task.augment, "none"))
+    task = recipe.task
+    augmented, plain = (Pixels.of(dataset, device, how, task.side, task.pixels) for how in (task.augment, "none"))
     train = MemoryBatches(splits.train.to(device), augmented, plan.batch_size, recipe.seed, world.rank, world.size)
     val = MemoryBatches(splits.val.to(device), plain, 2 * plan.batch_size, None, world.rank, world.size)
     data = manifest(splits) if world.first else {}

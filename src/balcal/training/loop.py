@@ -17,7 +17,7 @@ from balcal.core import BalcalError, Outputs, Record
 from balcal.metrics.epoch_meter import TemperedNll, TopLabel, lowest_tempered
 from balcal.model import batch_loss, compile_backbone, finish_tally
 from balcal.runtime.checkpoints import Weights
-from balcal.runtime.devices import Stopped
+from balcal.runtime.devices import Stopped, sum_dtype
 from balcal.runtime.randomness import generator, own_randomness, seed_torch
 from balcal.training.optimise import rate, set_rate
 from balcal.training.session import Session, asked_later, keep_weights, resume, save
@@ -101,7 +101,7 @@ def train_epoch(session: Session) -> None:
             rng = generator(session.seed, "mix", epoch, step)
             loss = batch_loss(session.network, method, images, labels, rng, session.sums)
             session.health.loss(loss)
-            torch.autograd.backward(loss * (session.train.share(labels) / group_size))
+            torch.autograd.backward(loss * weight_of(session, labels) / group_size)
         session.seen += loss.detach()
         session.progress.train_batch(loss.detach())
         if group_ends:
@@ -117,6 +117,13 @@ def train_epoch(session: Session) -> None:
             if session.step < steps and session.world.any(bool(session.stop) or due):
                 save(session)
                 stop_if_asked(session)
+
+
+def weight_of(session: Session, labels: Tensor) -> float:
+    """Of this process's part of a batch. Processes average their gradients; `sum_loss` is the sum over all images."""
+    if session.plan.sum_loss:
+        return float(len(labels) * session.world.size)
+    return session.train.share(labels)
 
 
 def of_last_step(session: Session) -> tuple[Record, Weights] | None:
@@ -159,16 +166,28 @@ def validate(session: Session) -> Record:
         again = ((replace(outputs, weights=model.head.weights), labels) for outputs, labels in kept)
         seen = again if room >= 0 else forward(session)
     meter, tempered = TopLabel(device=session.device), TemperedNll(session.device)
+    by_head = torch.zeros(2, dtype=sum_dtype(session.device), device=session.device)
     for outputs, labels in seen:
         log_probs = outputs.log_probs()
         meter.add(log_probs, labels)
         tempered.add(log_probs, labels)
-    world.sum(*meter.tensors(), *tempered.tensors())
+        by_head += head_losses(session, outputs, labels)
+    world.sum(*meter.tensors(), *tempered.tensors(), by_head)
     figures = meter.compute()
+    if len(model.head.weights) > 1:
+        figures["head_losses"] = float(by_head[0] / by_head[1])
     if math.isnan(figures["nll"]):
         raise BalcalError("the predictions on the validation split are NaN: lower the learning rate (plan.lr)")
     figures["nll_ts"] = tempered.compute()
     return record | {f"val_{name}": value for name, value in figures.items()}
+
+
+def head_losses(session: Session, outputs: Outputs, labels: Tensor) -> Tensor:
+    """(sum over samples of the loss of all branches, each with weight 1; number of samples)."""
+    if len(outputs.logits) == 1:
+        return session.seen.new_zeros(2)
+    losses = torch.stack([session.model.method.loss(logits, labels) for logits in outputs.logits])
+    return torch.stack([losses.sum() * len(labels), losses.new_tensor(len(labels))]).to(session.seen.dtype)
 
 
 def forward(session: Session) -> Iterator[tuple[Outputs, Tensor]]:

@@ -7,12 +7,12 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import ClassVar, cast
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from balcal.core import Backbone, BalcalError
+from balcal.core import BalcalError
 from balcal.data.batches import Batch, Batches, MemoryBatches
 from balcal.model import Model, evaluating
 from balcal.recipe import Recipe
@@ -149,11 +149,10 @@ def extract_features(model: Model, batches: Batches) -> tuple[Tensor, Tensor]:
 @contextmanager
 def fed_with_features(model: Model) -> Iterator[None]:
     """Inside the block, the model takes features in place of images. Its state_dict does not change."""
-    backbone = cast(Backbone, model.backbone)
     before = vars(model).pop("features", None)
 
     def from_map(feature_map: Tensor) -> tuple[Tensor, Tensor]:
-        return feature_map, backbone.forward_head(feature_map, pre_logits=True)
+        return feature_map, model.pooled(feature_map)
 
     def from_vector(features: Tensor) -> tuple[Tensor, Tensor]:
         return features, features

@@ -237,5 +237,5 @@ def retrofit_run(
         **figures,
         "against_parent": compare(before[1], calibrated, names).as_dict(),
         "against_parent_held_out": held_out.as_dict(),
-        "remarks": accuracy_remarks(held_out),
+        "remarks": [*figures.get("remarks", []), *accuracy_remarks(held_out)],
     }

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from balcal.core import BalcalError, Record, Select, Sums, check_labels
 from balcal.data.batches import Batches, check_batch
-from balcal.metrics.epoch_meter import lowest_tempered, most_accurate
+from balcal.metrics.epoch_meter import lowest_head_losses, lowest_tempered, most_accurate
 from balcal.model import Model
 from balcal.recipe import Plan
 from balcal.runtime.checkpoints import Store
@@ -46,6 +46,10 @@ class Session:
         self.network: nn.Module = self.model
         self.exchanged: set[int] = set()
         """indices into `free` of the weights whose gradients `network` gathers from all processes"""
+        if self.plan.norm_momentum is not None:
+            for module in self.model.modules():
+                if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                    module.momentum = self.plan.norm_momentum
         self.optimiser = make_optimiser(self.model, self.plan)
         power = self.plan.average
         self.mean = None if power is None else RunningMean(self.model, power)
@@ -74,8 +78,8 @@ def keep_weights(session: Session) -> None:
 
 
 def asked_later(plan: Plan) -> tuple[Select, ...]:
-    """Choices of an epoch that an evaluation may make: `late` in any run, `by-accuracy` in one with keep=last."""
-    return (lowest_tempered, most_accurate) if plan.keep == "last" else (lowest_tempered,)
+    """Choices of an epoch that an evaluation may make: `late` in any run, those of `by-...` in one with keep=last."""
+    return (lowest_tempered, most_accurate, lowest_head_losses) if plan.keep == "last" else (lowest_tempered,)
 
 
 def save(session: Session) -> None:

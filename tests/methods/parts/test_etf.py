@@ -1,15 +1,18 @@
 """The frame's geometry, and Theorem 1 of the paper as properties of the ETF head."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
+import balcal
 from balcal.core import BalcalError
-from balcal.methods.balcal import Etf
-from balcal.methods.parts.etf import ConvAdapter, VectorAdapter, adapted_width, simplex_etf
+from balcal.methods.balcal import Balanced, Etf
+from balcal.methods.parts.etf import ConvAdapter, VectorAdapter, adapted_width, largest_confidence, simplex_etf
 
 
 @given(st.integers(2, 60), st.integers(0, 40), st.integers(0, 2**31))
@@ -95,3 +98,30 @@ def test_confidence_has_its_cap(z, beta):
     etf = head(beta)
     assert etf(z, None).log_probs().exp().max() <= cap + 1e-6
     assert etf(etf.etf.T.contiguous(), None).log_probs().exp().diagonal().allclose(torch.tensor(cap), atol=1e-5)
+
+
+def test_the_released_adapter_has_the_released_number_of_weights():
+    adapter = Balanced(adapter="released")(640, 10, channels=640).adapter
+    assert sum(p.numel() for p in adapter.parameters()) == 3_689_600
+    assert adapter(torch.zeros(2, 640), torch.randn(2, 640, 8, 8)).min() >= 0, "it ends in a relu"
+    small = Balanced(bottleneck=8)(640, 10).adapter
+    assert sum(p.numel() for p in small.parameters()) == 2 * 640 * 8 + 8 + 2 * 8 + 640
+
+
+@pytest.mark.parametrize(("adapter", "reached"), [("norm", True), ("none", False)])
+def test_the_ceiling_of_an_etf_classifier_alone_can_be_reached(adapter, reached):
+    """0.2524 at K = 10 and beta = 1. Features that are not negative do not get there, signed ones do."""
+    torch.manual_seed(0)
+    labels = torch.arange(400) % 10  # ten classes in each batch of 50
+    images = torch.eye(10)[labels] + 0.05 * torch.randn(400, 10)
+    network = nn.Sequential(nn.Linear(10, 64), nn.ReLU(), nn.Linear(64, 64), nn.Softplus(), nn.Linear(64, 10))
+    method = balcal.method("etf-1")
+    if adapter == "none":
+        method = replace(method, head=replace(method.head, adapter=None))
+    model = balcal.wrap(network, num_classes=10, method=method)
+    loader = list(zip(images.split(50), labels.split(50), strict=True))
+    balcal.fit(model, loader, loader, epochs=40, lr=0.01, quiet=True)
+    confidence = balcal.predict(model, loader).probs.max(1).values
+    assert largest_confidence(1, 10) == pytest.approx(0.2524, abs=5e-5)
+    assert confidence.max() <= largest_confidence(1, 10) + 1e-6
+    assert (confidence.mean() > 0.2510) == reached, float(confidence.mean())

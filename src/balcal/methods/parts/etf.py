@@ -60,15 +60,15 @@ class Adapter(nn.Module):
 
 
 class VectorAdapter(Adapter):
-    """A(z) = P z + W2 relu(norm(W1 z)): a residual bottleneck on the pooled vector, signed output.
+    """A(z) = P z + W2 relu(norm(W1 z)): a residual bottleneck on the pooled vector, D/2 wide; signed output.
 
     P is the identity when the width does not change. The norm is a LayerNorm: the same in training and in use, for one
     sample and for many, in one process and in several.
     """
 
-    def __init__(self, features: int, width: int) -> None:
+    def __init__(self, features: int, width: int, bottleneck: int | None = None) -> None:
         super().__init__()
-        bottleneck = max(1, features // 2)
+        bottleneck = bottleneck or max(1, features // 2)
         self.skip = nn.Identity() if width == features else nn.Linear(features, width, bias=False)
         self.branch = nn.Sequential(
             nn.Linear(features, bottleneck), nn.LayerNorm(bottleneck), nn.ReLU(), nn.Linear(bottleneck, width)
@@ -86,9 +86,9 @@ class VectorAdapter(Adapter):
 class ConvAdapter(Adapter):
     """The released code's residual convolution on the last feature map, pooled; signed output (no last ReLU)."""
 
-    def __init__(self, features: int, width: int) -> None:
+    def __init__(self, features: int, width: int, bottleneck: int | None = None) -> None:
         super().__init__()
-        bottleneck = max(1, features // 2)
+        bottleneck = bottleneck or max(1, features // 2)
         self.branch = nn.Sequential(
             nn.BatchNorm2d(features),
             nn.ReLU(),
@@ -109,8 +109,37 @@ class ConvAdapter(Adapter):
             raise BalcalError(
                 "adapter=conv needs a backbone whose forward_features gives a map (N, C, H, W): use adapter=vector"
             )
-        adapted: Tensor = self.widen(self.norm(feature_map + self.branch(feature_map)).mean((2, 3)))
+        adapted: Tensor = self.widen(self.after(self.norm(feature_map + self.branch(feature_map))).mean((2, 3)))
         return adapted
+
+    def after(self, normed: Tensor) -> Tensor:
+        """What follows the last norm."""
+        return normed
+
+
+class ReleasedAdapter(ConvAdapter):
+    """The same as it was released: on the map before the backbone's last norm, with a last ReLU of its own.
+
+    Its output is not negative, so some directions of the frame are out of reach: see docs/decisions.md.
+    """
+
+    def after(self, normed: Tensor) -> Tensor:
+        return normed.relu()
+
+
+class NormAdapter(Adapter):
+    """A norm and nothing else: pooled features are not negative, and the frame needs signed ones.
+
+    As in Yang et al. 2022 (Inducing Neural Collapse in Imbalanced Learning), which the paper builds on.
+    """
+
+    def __init__(self, features: int, width: int, bottleneck: int | None = None) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(features)
+
+    def forward(self, features: Tensor, feature_map: Tensor | None) -> Tensor:
+        normed: Tensor = self.norm(features)
+        return normed
 
 
 class NoAdapter(Adapter):
