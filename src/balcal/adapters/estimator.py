@@ -7,6 +7,7 @@ It works in pipelines, cross-validation and `CalibrationDisplay`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any
 
@@ -23,12 +24,12 @@ from balcal import registry
 from balcal.build import wrap
 from balcal.core import BalcalError
 from balcal.model import Model
-from balcal.recipe import Plan
 from balcal.runtime.devices import pick_device
 from balcal.runtime.progress import Progress
 from balcal.runtime.randomness import generator, own_randomness, seed_torch
 from balcal.runtime.values import check_number
 from balcal.training.fit import fit_batches
+from balcal.training.optimise import plan_of
 from balcal.training.parents import FeatureBatches
 
 AT_ONCE = 4096
@@ -67,7 +68,7 @@ class BalCALClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     `backbone`: None for tables, a small network with `hidden` layers; an `nn.Module` classifier, copied for every fit;
     or the name of a backbone, for images (N, C, H, W). `validation_fraction` of the rows, drawn per class, is held
     out to choose the epoch, and to solve for gamma if the method does so on validation. If that leaves fewer than two
-    rows per class, nothing is held out.
+    rows per class, nothing is held out. `settings` are further ones of a `Plan`, such as `{"clip": 1.0}`.
 
     >>> X = np.random.default_rng(0).normal(size=(300, 2))
     >>> model = BalCALClassifier(random_state=0).fit(X, np.where(X[:, 0] > X[:, 1], "over", "under"))
@@ -87,6 +88,7 @@ class BalCALClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         validation_fraction: float = 0.2,
         device: str | None = None,
         random_state: Any = None,
+        settings: Mapping[str, Any] | None = None,
     ) -> None:
         self.method = method
         self.backbone = backbone
@@ -98,6 +100,7 @@ class BalCALClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.validation_fraction = validation_fraction
         self.device = device
         self.random_state = random_state
+        self.settings = settings
 
     def fit(self, X: Any, y: Any) -> BalCALClassifier:  # noqa: N803
         X, y = validate_data(self, X, y, dtype=np.float64, allow_nd=self.backbone is not None)
@@ -118,7 +121,8 @@ class BalCALClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         learn, check = (rows[part].to(device) for part in (train, val))
         size = min(self.batch_size, len(train))
         given = {"epochs": self.epochs, "batch_size": size, "lr": self.lr, "weight_decay": self.weight_decay}
-        plan = Plan(**model.method.brings | given | {"optimiser": "adamw", "schedule": "cosine"})
+        usual = {"optimiser": "adamw", "schedule": "cosine"}
+        plan = plan_of(model.method, device, given, self.settings or {}, usual)
         self.history_ = fit_batches(
             model,
             FeatureBatches(learn, labels[train].to(device), size, seed),

@@ -54,6 +54,8 @@ def run_epochs(session: Session) -> list[Record]:
                 keep_weights(session)
             session.epoch, session.step, session.sums = session.epoch + 1, 0, None
             session.seen.zero_()
+            if session.own:
+                session.own.after_epoch(record)
             save(session)
             session.progress.end_epoch(record)
             if world.first:
@@ -107,9 +109,15 @@ def train_epoch(session: Session) -> None:
         if group_ends:
             if plan.clip is not None:
                 nn.utils.clip_grad_norm_(model.parameters(), plan.clip)
-            set_rate(session.optimiser, rate(plan, (epoch + group_start / steps) / plan.epochs))
+            progress = (epoch + group_start / steps) / plan.epochs
+            if session.own:
+                session.own.before_step(plan, progress)
+            else:
+                set_rate(session.optimiser, rate(plan, progress))
             session.optimiser.step()
             session.optimiser.zero_grad()
+            if session.own:
+                session.own.after_step()
             if session.mean:
                 session.mean.add()
             session.step = step + 1

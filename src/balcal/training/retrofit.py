@@ -29,13 +29,14 @@ from balcal.evaluation.predict import predict_batches
 from balcal.metrics.comparison import Comparison, compare
 from balcal.metrics.verdict import Verdict, verdict
 from balcal.model import Model
-from balcal.recipe import Method, Plan, Recipe
+from balcal.recipe import Method, Recipe
 from balcal.runs import Run
 from balcal.runtime.devices import pick_device
 from balcal.runtime.progress import Progress
 from balcal.runtime.randomness import generator, own_randomness, seed_torch
 from balcal.runtime.values import SEED, at_least, check_value, within
 from balcal.training.fit import fit_batches, train_recipe
+from balcal.training.optimise import plan_of
 from balcal.training.parents import FeatureBatches, extract_features, fed_with_features
 
 NAME = "retrofit"
@@ -78,18 +79,21 @@ def retrofit(
     tolerance: float = 0.01,
     seed: int = 0,
     quiet: bool = True,
+    **settings: Any,
 ) -> Retrofitted:
     """Train a calibrated head on the frozen backbone of a trained network. The network itself is copied, not changed.
 
     `loader` gives (x, y) as the network will see them: not augmented. Features are computed once; classifier and
     adapter are trained on them. `val_loader` decides which epoch stays; without one, a share `held_out` of the samples.
     If accuracy on these falls by more than `tolerance`, that is an error; if it falls by less, but by more than chance
-    explains, a warning. With another `num_classes` than the network's last layer has, the classifier is new.
+    explains, a warning. With another `num_classes` than the network's last layer has, the classifier is new. `settings`
+    are further ones of a `Plan`, as for `balcal.fit`.
     """
     begun = time.perf_counter()
     chosen = as_method(method)
-    given = {"epochs": epochs, "batch_size": batch_size, "lr": lr, "schedule": "cosine"}
-    plan = Plan(**chosen.brings | given)
+    given = {"epochs": epochs, "batch_size": batch_size, "lr": lr, "compile": False}
+    device = next((weight.device for weight in network.parameters()), torch.device("cpu"))
+    plan = plan_of(chosen, device, given, settings, {"schedule": "cosine"})
     seed = check_value("seed", seed, int, SEED)
     check_value("held_out", held_out, float, within("[0, 1]"))
     check_value("tolerance", tolerance, float, within("[0, 1]"))

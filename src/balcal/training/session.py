@@ -17,7 +17,7 @@ from balcal.recipe import Plan
 from balcal.runtime.checkpoints import Store
 from balcal.runtime.devices import StopRequest, World, sum_dtype
 from balcal.runtime.progress import Progress
-from balcal.training.optimise import RunningMean, make_optimiser
+from balcal.training.optimise import OwnOptimiser, RunningMean, make_optimiser
 
 
 @dataclass
@@ -34,6 +34,8 @@ class Session:
     world: World
     on_epoch: Callable[[Record], None] = field(default=lambda record: None)
     """called with each epoch's record, on rank 0"""
+    own: OwnOptimiser | None = None
+    """a user's optimiser and scheduler, in place of the plan's"""
 
     def __post_init__(self) -> None:
         if self.plan.precision == "auto":
@@ -46,7 +48,7 @@ class Session:
         self.network: nn.Module = self.model
         self.exchanged: set[int] = set()
         """indices into `free` of the weights whose gradients `network` gathers from all processes"""
-        self.optimiser = make_optimiser(self.model, self.plan)
+        self.optimiser = self.own.optimiser if self.own else make_optimiser(self.model, self.plan)
         power = self.plan.average
         self.mean = None if power is None else RunningMean(self.model, power)
         """validated, kept and used in place of the weights themselves"""
@@ -89,6 +91,7 @@ def save(session: Session) -> None:
         counted = {name: session.world.rows(tensor) for name, tensor in session.sums.items()}
     if not session.world.first:
         return
+    scheduler = session.own and session.own.scheduler
     session.store.save_state(
         {
             "epoch": session.epoch,
@@ -100,6 +103,7 @@ def save(session: Session) -> None:
             "optimiser": session.optimiser.state_dict(),
             "mean": session.mean and session.mean.state_dict(),
         }
+        | ({"scheduler": scheduler.state_dict()} if scheduler else {})
     )
 
 
@@ -111,6 +115,8 @@ def resume(session: Session) -> None:
     session.epoch, session.step, session.history = state["epoch"], state["step"], state["history"]
     session.model.load_state_dict(state["model"])
     session.optimiser.load_state_dict(state["optimiser"])
+    if session.own and session.own.scheduler:
+        session.own.scheduler.load_state_dict(state["scheduler"])
     if session.mean:
         session.mean.load_state_dict(state["mean"])
     apart = state["seen"].ndim == 1  # an earlier version kept one sum for all processes
