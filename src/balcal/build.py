@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from balcal import registry
-from balcal.backbones.tapped import CustomFeatures, TappedNetwork, find_classifier, own_classifier
+from balcal.backbones.classifiers import as_linear, check_classifier, find_classifier
+from balcal.backbones.tapped import CustomFeatures, TappedNetwork, own_classifier
 from balcal.core import Backbone, BalcalError
 from balcal.methods.vanilla import VANILLA
 from balcal.model import Model, evaluating
 from balcal.recipe import Method, Recipe
 from balcal.runtime.randomness import own_randomness
+from balcal.runtime.values import at_least, check_value
 
 
 def as_method(method: Method | str) -> Method:
@@ -25,40 +27,90 @@ def wrap(
     network: nn.Module,
     num_classes: int,
     method: Method | str = "balcal-auto",
-    features: Callable[[Tensor], Tensor] | None = None,
+    classifier: str | None = None,
+    features: Callable[..., Tensor] | None = None,
     num_features: int | None = None,
+    sample: Any = None,
 ) -> Model:
     """Make a calibrated model of any network; by default with `balcal-auto`, which has nothing to tune.
 
-    - A backbone with timm's interface (`num_features`, `forward_features`, `forward_head`) is used as it is.
-    - Otherwise the last `nn.Linear` is found and its input tapped. If it already has `num_classes` outputs it stays the
-      learnable classifier, weights and all.
-    - Otherwise pass `features=`, a function from images to a matrix (N, D), and `num_features=` D.
+    A backbone with timm's interface (`num_features`, `forward_features`, `forward_head`) is used as it is. Of any other
+    network the layer is found that gives the logits: a linear layer, or a 1x1 convolution. If it has `num_classes`
+    outputs it stays the learnable classifier, weights and all; so does one with a single logit for two classes.
 
-    The network is not copied: it becomes a part of the model.
+    Parameters
+    ----------
+    network
+        Any `nn.Module`. It is not copied: it becomes a part of the model. If it cannot be wrapped, it stays as it was.
+    num_classes
+        How many classes there are; 2 for a network with one logit.
+    method
+        The name of a method, or several joined by `+`: see `balcal list methods`.
+    classifier
+        The path of the classifier, such as `"head.fc"`, where another layer is found than you mean.
+    features, num_features
+        A function from inputs to a matrix (N, D), and D: for networks that do not end in a classifier.
+    sample
+        A batch of inputs. With it the network is run once, so that what does not fit is found here, not at the first
+        batch; it also settles which of several layers gives the logits, and the sizes of lazy layers.
 
     >>> wrap(nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10)), num_classes=10).head.fusion
     'logits'
     """
-    chosen = as_method(method)
+    chosen, inner = as_method(method), _unwrapped(network)
     if features is not None:
-        if num_features is None:
-            num_features = getattr(network, "num_features", None)
-        if num_features is None:
+        if classifier is not None:
+            raise BalcalError("classifier= and features= exclude each other: pass one of them")
+        width = num_features if num_features is not None else getattr(inner, "num_features", None)
+        if width is None:
             raise BalcalError("wrap cannot know how wide features(x) is: pass num_features= as well")
-        return _placed(Model(CustomFeatures(network, features, num_features), num_classes, chosen), network)
-    if isinstance(network, Backbone):
-        model = Model(cast(nn.Module, network), num_classes, chosen, own_classifier(network, num_classes))
-        leave = getattr(network, "reset_classifier", None)
+        width = check_value("num_features", width, int, at_least(1))
+        return _tried(_placed(Model(CustomFeatures(inner, features, width), num_classes, chosen), inner), sample)
+    if num_features is not None:
+        raise BalcalError("num_features= goes with features=: pass both, or neither")
+    if isinstance(inner, Backbone) and classifier is None:
+        model = Model(cast(nn.Module, inner), num_classes, chosen, own_classifier(inner, num_classes))
+        leave = getattr(inner, "reset_classifier", None)
         if leave is not None:
             leave(0)
         return _placed(model, model.backbone)
-    path = find_classifier(network)
-    classifier = cast(nn.Linear, network.get_submodule(path))
-    tapped = TappedNetwork(network, path, classifier)
-    model = Model(tapped, num_classes, chosen, classifier if classifier.out_features == num_classes else None)
+    path = check_classifier(inner, classifier, sample) if classifier else find_classifier(inner, num_classes, sample)
+    tapped = TappedNetwork(inner, path)
+    model = Model(tapped, num_classes, chosen, as_linear(tapped.classifier[0], num_classes))
     tapped.take_over()
-    return _placed(model, network)
+    try:
+        model = _tried(_placed(model, inner), sample)
+    except BaseException:
+        tapped.give_back()
+        raise
+    if inner is not network:  # compiled by the user: the backbone is compiled in the same manner
+        model.features = getattr(network, "dynamo_ctx", torch.compile)(model.features)  # type: ignore[method-assign]
+    return model
+
+
+def _unwrapped(network: nn.Module) -> nn.Module:
+    """The network itself, if it can be wrapped; a compiled one is compiled again as a backbone."""
+    if isinstance(network, Model):
+        raise BalcalError("this is a model of balcal.wrap already: use it as it is, or wrap another network")
+    if not isinstance(network, nn.Module):
+        raise BalcalError(f"wrap takes an nn.Module, not a {type(network).__name__}")
+    if isinstance(network, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        raise BalcalError("wrap the network itself, network.module; balcal.fit exchanges gradients under torchrun")
+    inner = getattr(network, "_orig_mod", network)
+    for module in inner.modules():
+        if getattr(module, "takes_a_classifiers_place", False):
+            raise BalcalError(
+                "this network is wrapped already, and its classifier is in that model: use that, or a fresh network"
+            )
+    return cast(nn.Module, inner)
+
+
+def _tried(model: Model, sample: Any) -> Model:
+    """Pass a user's sample through the new model."""
+    if sample is not None:
+        with evaluating(model), own_randomness(), torch.no_grad():
+            model(sample)
+    return model
 
 
 def _placed(model: Model, network: nn.Module) -> Model:

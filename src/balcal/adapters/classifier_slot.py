@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
 
-from balcal.backbones.tapped import find_classifier
+from balcal.backbones.classifiers import find_classifier
 from balcal.build import as_method
 from balcal.core import BalcalError, Head, Outputs, Parent, Record, Split, Sums, Term, check_labels
 from balcal.metrics.inputs import read
@@ -28,6 +28,8 @@ class ClassifierSlot(nn.Module):
     It keeps the outputs of the last batch for the loss. Weights of the original network can be loaded: those of its
     classifier become those of the learnable classifier.
     """
+
+    takes_a_classifiers_place: ClassVar[bool] = True
 
     def __init__(self, head: Head, posthoc: nn.Module) -> None:
         super().__init__()
@@ -72,7 +74,7 @@ class AdaptedNetwork:
             raise BalcalError(
                 f"`{self.method.name}` changes {what}, which needs a loop of ours: use balcal.fit, or model.loss(x, y)"
             )
-        path = find_classifier(network)
+        path = find_classifier(network, num_classes, convolutions=False)
         classifier = cast(nn.Linear, network.get_submodule(path))
         self.num_classes = num_classes or classifier.out_features
         kept = classifier if classifier.out_features == self.num_classes else None

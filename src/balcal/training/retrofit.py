@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from balcal import registry
-from balcal.backbones.tapped import find_classifier
+from balcal.backbones.classifiers import find_classifier, outputs_of
 from balcal.build import as_method, wrap
 from balcal.core import Backbone, BalcalError, Record
 from balcal.data.batches import LoaderBatches
@@ -133,7 +133,8 @@ def _classes_of(network: nn.Module) -> int | None:
         own = getattr(network, "get_classifier", lambda: None)()
     else:
         own = network.get_submodule(find_classifier(network))
-    return own.out_features if isinstance(own, nn.Linear) else None
+    outputs = outputs_of(own) if isinstance(own, nn.Module) else 0
+    return max(outputs, 2) if outputs else None  # one logit is for two classes
 
 
 def _new_head(start: Model, method: Method) -> Model:
