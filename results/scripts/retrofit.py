@@ -23,7 +23,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 import balcal
-from balcal.data.batches import LoaderBatches
+from balcal.data.loaders import LoaderBatches
 from balcal.data.dataset import ImageSet, keep
 from balcal.registry import dataset, recipe
 from balcal.training.fit import train_recipe

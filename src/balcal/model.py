@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 import torch
 from torch import Generator, Tensor, nn
 
-from balcal.core import Backbone, BalcalError, Outputs, Parent, Record, Sums, Tally, Term, check_labels
-from balcal.data.batches import check_batch, pairs
+from balcal.core import Backbone, BalcalError, Loss, Outputs, Parent, Record, Sums, Tally, Term, check_labels
+from balcal.data.loaders import Reading, pairs, to_device
+from balcal.data.targets import Labels, Weighted, as_rows
 from balcal.runtime.devices import World, current_world
 
 if TYPE_CHECKING:
@@ -57,13 +58,13 @@ class Model(nn.Module):
         self._held_out = False
         """whether the last `end_epoch` was given validation data"""
 
-    def features(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def features(self, x: Any) -> tuple[Tensor, Tensor]:
         """The backbone's features of x: the map before pooling, and the vector (N, D)."""
         backbone = cast(Backbone, self.backbone)
         feature_map = backbone.forward_features(x)
         return feature_map, backbone.forward_head(feature_map, pre_logits=True)
 
-    def forward(self, x: Tensor, branches: bool = False) -> Tensor | Outputs:
+    def forward(self, x: Any, branches: bool = False) -> Tensor | Outputs:
         feature_map, features = self.features(x)
         width = cast(Backbone, self.backbone).num_features
         if features.ndim != 2 or features.shape[1] != width:
@@ -82,13 +83,24 @@ class Model(nn.Module):
             log_probs: Tensor = self.posthoc(outputs)
             return log_probs
 
-    def loss(self, images: Tensor, labels: Tensor, rng: Generator | None = None) -> Tensor:
-        """The training loss of a batch; in training mode it also counts the batch for the end of the epoch."""
-        check_batch(images, labels, "this batch")
+    def loss(
+        self,
+        images: Any,
+        labels: Any,
+        rng: Generator | None = None,
+        weight: Any = None,
+        ignore_index: int | None = None,
+    ) -> Tensor:
+        """The training loss of a batch; in training mode it also counts the batch for the end of the epoch.
+
+        `labels` are class indices (N,) or soft labels (N, K), `weight` says how much each sample counts (N,); samples
+        labelled `ignore_index` are left out.
+        """
+        reading = Reading(self.num_classes, ignore_index=ignore_index)
+        images, labels = reading((images, labels, weight), "this batch")
         if not len(labels):
             raise BalcalError("this batch is empty: there is no loss of nothing")
-        check_labels(labels, self.num_classes, "this batch")
-        labels = labels.long()
+        check_targets(labels, self.num_classes, "this batch")
         rng = rng or Generator().manual_seed(int(torch.randint(2**62, ())))
         tally = self.method.tally
         if self.training and tally and not self._held_out and self._sums is None:
@@ -127,9 +139,9 @@ class Model(nn.Module):
         """The sums of a tally over a loader, in eval mode."""
         sums, device, samples = tally.start(self), self.head.weights.device, 0
         with evaluating(self):
-            for number, (images, labels) in enumerate(pairs(loader), 1):
-                check_labels(labels, self.num_classes, f"validation batch {number}")
-                tally.add(sums, self(images.to(device), branches=True), labels.to(device))
+            for number, (images, labels) in enumerate(pairs(loader, Reading(self.num_classes)), 1):
+                check_targets(labels, self.num_classes, f"validation batch {number}")
+                tally_rows(tally, sums, self(to_device(images, device), branches=True), labels.to(device))
                 samples += len(labels)
         if not samples:
             raise BalcalError("the validation loader is empty: end_epoch(val_loader) needs samples to count")
@@ -145,37 +157,86 @@ def on_training_batches(tally: Tally) -> Tally:
 
 
 def batch_loss(
-    network: nn.Module, method: Method, images: Tensor, labels: Tensor, rng: Generator, sums: Sums | None
+    network: nn.Module, method: Method, images: Any, labels: Labels, rng: Generator, sums: Sums | None
 ) -> Tensor:
     """The one line that trains everything (see core.py). `network` is the model, or its distributed wrapper."""
-    inputs, resolve = method.mix(images, labels, rng)
+    weighted = labels if isinstance(labels, Weighted) else None
+    given = weighted.numbers() if weighted else cast(Tensor, labels)
+    if "mix" in method.changes and not isinstance(images, Tensor):
+        raise BalcalError(f"`{method.name}` mixes images, one tensor each, not a {type(images).__name__} of inputs")
+    inputs, resolve = method.mix(images, given, rng)
     try:
         outputs: Outputs = network(inputs, branches=True)
     except ValueError as error:
         if "more than 1 value per channel" not in str(error):
             raise
         raise BalcalError(
-            f"BatchNorm cannot be trained on a batch of {len(images)}: have the last batch left out "
+            f"BatchNorm cannot be trained on a batch of {len(labels)}: have the last batch left out "
             "(drop_last=True), or choose another batch size"
         ) from None
     terms = resolve(outputs)
     if sums is not None and method.tally is not None:
         counted = [(term.outputs, term.labels) for term in terms if term.counts]
-        for seen, true in counted or [(in_eval_mode(network, images), labels)]:
-            method.tally.add(sums, seen, true)
-    return terms_loss(method, outputs, terms)
+        for seen, true in counted or [(in_eval_mode(network, images), given)]:
+            tally_rows(method.tally, sums, seen, weighted.take(true) if weighted else true)
+    return terms_loss(method, outputs, terms, weighted)
 
 
-def terms_loss(method: Method, outputs: Outputs, terms: Sequence[Term]) -> Tensor:
-    """The weighted sum over terms and branches, and the penalty."""
+def terms_loss(method: Method, outputs: Outputs, terms: Sequence[Term], weighted: Weighted | None = None) -> Tensor:
+    """The weighted sum over terms and branches, and the penalty. With `weighted`, labels are numbers of its samples."""
     total = torch.as_tensor(outputs.penalty)
     for term in terms:
         for share, logits in zip(term.outputs.loss_weights, term.outputs.logits, strict=True):
-            total = total + (term.weight * share) * method.loss(logits, term.labels)
+            if weighted:
+                row, labels, weights = weighted.rows(term.labels)
+                loss = weighted_loss(method.loss, logits[row], labels, weights.to(logits.dtype))
+            else:
+                loss = method.loss(logits, term.labels)
+            total = total + (term.weight * share) * loss
     return total
 
 
-def in_eval_mode(network: nn.Module, images: Tensor) -> Outputs:
+def weighted_loss(loss: Loss, logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
+    """The weighted mean of a loss over samples. A loss that compares samples says itself how: `weighted(...)`."""
+    own = getattr(loss, "weighted", None)
+    if not bool((weights > 0).any()):
+        return 0 * logits.sum()
+    if own is not None:
+        return cast(Tensor, own(logits, labels, weights))
+
+    def of_one(row: Tensor, label: Tensor) -> Tensor:
+        return loss(row[None], label[None])
+
+    try:
+        each = torch.vmap(of_one)(logits, labels)
+    except RuntimeError:  # what cannot be vectorised is computed sample by sample
+        each = torch.stack([of_one(row, label) for row, label in zip(logits, labels, strict=True)])
+    with torch.no_grad():
+        whole, mean = loss(logits, labels), each.mean()
+    if not torch.allclose(whole, mean, rtol=1e-3, atol=1e-4):
+        raise BalcalError(
+            f"{loss} is no mean over samples, so it must say how samples are weighted: give it `weighted`"
+        )
+    return (weights * each).sum() / weights.sum()
+
+
+def tally_rows(tally: Tally, sums: Sums, outputs: Outputs, labels: Labels) -> None:
+    """Let a tally count a batch, whose samples may have weights or soft labels."""
+    row, hard, weights = as_rows(labels)
+    if row is None or weights is None:
+        tally.add(sums, outputs, hard)
+    else:
+        tally.add(sums, replace(outputs, logits=outputs.logits[:, row]), hard, weights)
+
+
+def check_targets(labels: Labels, num_classes: int, where: str) -> None:
+    if not isinstance(labels, Weighted):
+        check_labels(labels, num_classes, where)
+    elif labels.labels.ndim == 1:
+        check_labels(labels.labels, num_classes, where)
+
+
+def in_eval_mode(network: nn.Module, images: Any) -> Outputs:
     """The model's outputs for images as they came, without mixing; its state stays the same."""
     model = getattr(network, "module", network)  # the distributed wrapper would exchange buffers
     with evaluating(model), torch.no_grad():

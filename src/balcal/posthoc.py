@@ -21,7 +21,7 @@ from torch import Tensor
 
 from balcal import registry
 from balcal.core import BalcalError, Outputs, PostHoc
-from balcal.data.batches import LoaderBatches
+from balcal.data.loaders import LoaderBatches, Reading
 from balcal.evaluation.predict import fit_posthoc
 from balcal.methods.parts.fitted_map import check_size
 from balcal.metrics.inputs import read_logits, read_unlabelled
@@ -109,7 +109,7 @@ class Calibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 def calibrate(model: Model, loader: Iterable[Any], method: str = "ts") -> Model:
     """Fit a post-hoc method on held-out data and make it part of the model: `model(x)` is calibrated from now on."""
     device = model.head.weights.device
-    batches = LoaderBatches(loader, device, seed=0)
+    batches = LoaderBatches(loader, device, 0, Reading(model.num_classes))
     spec = spec_of(method)
     model.posthoc = fit_posthoc(model, spec, batches).to(device)
     model.method = replace(model.method, posthoc=spec)

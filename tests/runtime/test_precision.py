@@ -10,7 +10,7 @@ from torch import nn
 import balcal
 from balcal import registry
 from balcal.core import BalcalError
-from balcal.data.batches import LoaderBatches
+from balcal.data.loaders import LoaderBatches
 from balcal.recipe import Plan
 from balcal.runs import Run
 from balcal.runtime import devices

@@ -15,8 +15,8 @@ import torch
 from balcal import registry
 from balcal.build import build
 from balcal.core import BalcalError, Record
-from balcal.data.batches import Batches, LoaderBatches, MemoryBatches, Pixels
-from balcal.data.splits import hold_out, loader_digest, manifest, overlap_sentences
+from balcal.data.batches import Batches, MemoryBatches, Pixels
+from balcal.data.splits import loader_digest, manifest, overlap_sentences
 from balcal.evaluation.judge import RunFigures, evaluate, load_splits
 from balcal.evaluation.predict import fit_posthoc
 from balcal.model import Model
@@ -32,6 +32,7 @@ from balcal.runtime.randomness import own_randomness, seed_torch
 from balcal.runtime.values import SEED, at_least, check_value
 from balcal.training.loop import run_epochs
 from balcal.training.optimise import OwnOptimiser, own_optimiser, plan_of
+from balcal.training.own_data import OwnData
 from balcal.training.parents import ParentRun, frozen_features_cached, start_from
 from balcal.training.session import Session
 from balcal.training.trackers import Tracked, Trackers, check_trackers
@@ -48,9 +49,14 @@ def fit(
     track: Iterable[str] = (),
     scheduler: Any = None,
     scheduler_every: Literal["epoch", "step"] | None = None,
+    target: Any = None,
+    ignore_index: int | None = None,
+    class_weight: Any = None,
+    sample_weight: Any = None,
+    steps_per_epoch: int | None = None,
     **settings: Any,
 ) -> list[Record]:
-    """Train a wrapped model on loaders of (x, y), on the model's device; return one record per epoch.
+    """Train a wrapped model on your loaders, on the model's device; return one record per epoch.
 
     The model ends with the weights of its best epoch by validation NLL, and with its post-hoc map fitted. Without a
     `val_loader` a tenth of the training samples is held out, and a note says so. With `out` the training survives
@@ -60,6 +66,12 @@ def fit(
     `optimizer=` (or `optimiser=`) is `"sgd"`, `"adam"`, `"adamw"`, or an object of torch.optim made of
     `model.parameters()`, and `scheduler=` one of torch.optim.lr_scheduler. The scheduler steps after each epoch;
     OneCycleLR and CyclicLR after each step, as others do with `scheduler_every="step"`.
+
+    Batches are (x, y), (x, y, weight), or dictionaries with `labels`. x may be a tensor, a tuple or a dictionary; y are
+    class indices or soft labels (N, K). `target` says where the labels are (a key, or a place such as -1); samples
+    labelled `ignore_index` are left out. `class_weight` (`"balanced"`, a mapping, K numbers) and `sample_weight` (one
+    number for each sample of the training data set) hold in losses, tallies and validation figures. A loader without a
+    length is counted first, unless `steps_per_epoch` says how many batches are an epoch.
 
     A method that starts from another run (`tst`, `vtst`) starts here from the weights that the model has: pass a
     trained network. `pcs` needs all epochs of a run, so it works with `balcal train` only.
@@ -74,12 +86,8 @@ def fit(
     seed = check_value("seed", seed, int, SEED)
     world = current_world()
     progress = Progress(model.method.name, quiet or not world.first)
-    if val_loader is None:
-        train_loader, val_loader = hold_out(train_loader, seed, progress.note)
-    train, val = LoaderBatches(train_loader, device, seed), LoaderBatches(val_loader, device, seed)
-    for name, batches in (("training", train), ("validation", val)):
-        if not len(batches):
-            raise BalcalError(f"the {name} loader is empty")
+    given = OwnData(train_loader, val_loader, target, ignore_index, class_weight, sample_weight, steps_per_epoch)
+    data, train, val = given.batches(model, seed, progress.note)
     _tune_machine(device)
     trackers = Trackers(check_trackers(track) if world.first else (), progress.note)
     described = describe(plan) | ({"optimiser": own.facts()} if own else {})
@@ -88,11 +96,11 @@ def fit(
         trackers.start(tracked)
         history = fit_batches(model, train, val, plan, seed, progress, on_epoch=trackers.epoch, own=own)
     else:
-        folder = _folder_of(model, [plan, *(own.facts() if own else ())], seed, Path(out), progress)
+        folder = _folder_of(model, [plan, *(own.facts() if own else ()), *data.facts()], seed, Path(out), progress)
         folder.origin = {
             "network": seal(_without_addresses(repr(model)).encode()),
-            "training data": loader_digest(train_loader),
-            "validation data": loader_digest(val_loader),
+            "training data": loader_digest(data.train),
+            "validation data": loader_digest(data.val or ()),
         }
         with folder.claimed() if world.first else nullcontext():
             trackers.start(replace(tracked, name=folder.path.name, epochs=folder.epochs()))

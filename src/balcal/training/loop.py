@@ -10,12 +10,13 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from balcal.core import BalcalError, Outputs, Record
+from balcal.data.targets import Labels, as_rows
 from balcal.metrics.epoch_meter import TemperedNll, TopLabel, lowest_tempered
-from balcal.model import batch_loss, compile_backbone, finish_tally
+from balcal.model import batch_loss, compile_backbone, finish_tally, tally_rows
 from balcal.runtime.checkpoints import Weights
 from balcal.runtime.devices import Stopped
 from balcal.runtime.randomness import generator, own_randomness, seed_torch
@@ -153,11 +154,11 @@ def validate(session: Session) -> Record:
     world.share(*model.buffers())
     model.eval()
     record: Record = {}
-    seen: Iterable[tuple[Outputs, Tensor]] = forward(session)
+    seen: Iterable[tuple[Outputs, Labels]] = forward(session)
     if tally and tally.on == "val":
         sums, kept, room = tally.start(model), [], KEPT if tally.only_weights else 0
         for outputs, labels in seen:
-            tally.add(sums, outputs, labels)
+            tally_rows(tally, sums, outputs, labels)
             room -= outputs.logits.numel()
             if room >= 0:
                 kept.append((outputs, labels))
@@ -168,9 +169,10 @@ def validate(session: Session) -> Record:
         seen = again if room >= 0 else forward(session)
     meter, tempered = TopLabel(device=session.device), TemperedNll(session.device)
     for outputs, labels in seen:
-        log_probs = outputs.log_probs()
-        meter.add(log_probs, labels)
-        tempered.add(log_probs, labels)
+        row, hard, weights = as_rows(labels)
+        log_probs = outputs.log_probs() if row is None else outputs.log_probs()[row]
+        meter.add(log_probs, hard, weights)
+        tempered.add(log_probs, hard, weights)
     world.sum(*meter.tensors(), *tempered.tensors())
     figures = meter.compute()
     if math.isnan(figures["nll"]):
@@ -179,7 +181,7 @@ def validate(session: Session) -> Record:
     return record | {f"val_{name}": value for name, value in figures.items()}
 
 
-def forward(session: Session) -> Iterator[tuple[Outputs, Tensor]]:
+def forward(session: Session) -> Iterator[tuple[Outputs, Labels]]:
     """Outputs and labels of this process's share of the validation split."""
     for number, (images, labels) in enumerate(session.val.epoch(0), 1):
         if len(labels):

@@ -139,6 +139,10 @@ def extract_features(model: Model, batches: Batches) -> tuple[Tensor, Tensor]:
                 health.look(images, true, f"batch {number}")
             feature_map, features = model.features(images)
             found.append(feature_map if model.method.head.needs_map else features)
+            if not isinstance(true, Tensor):
+                raise BalcalError(
+                    "features are cached for class indices that count the same: use balcal.fit for others"
+                )
             labels.append(true)
     health.check()
     if not found:

@@ -23,7 +23,7 @@ from balcal import registry
 from balcal.backbones.classifiers import find_classifier, outputs_of
 from balcal.build import as_method, wrap
 from balcal.core import Backbone, BalcalError, Record
-from balcal.data.batches import LoaderBatches
+from balcal.data.loaders import LoaderBatches, Reading
 from balcal.evaluation.judge import RunFigures, calibrated_predictions, predictions_of
 from balcal.evaluation.predict import predict_batches
 from balcal.metrics.comparison import Comparison, compare
@@ -162,9 +162,12 @@ def _features(
     seed: int,
 ) -> tuple[FeatureBatches, FeatureBatches]:
     """Batches of features to train on, and to validate on."""
-    whole = FeatureBatches(*extract_features(model, LoaderBatches(loader, device, seed)), batch_size, seed)
+    reading = Reading(model.num_classes)
+    whole = FeatureBatches(*extract_features(model, LoaderBatches(loader, device, seed, reading)), batch_size, seed)
     if val_loader is not None:
-        return whole, FeatureBatches(*extract_features(model, LoaderBatches(val_loader, device, seed)), batch_size)
+        return whole, FeatureBatches(
+            *extract_features(model, LoaderBatches(val_loader, device, seed, reading)), batch_size
+        )
     n = len(whole.labels)
     kept = round(n * held_out)
     if not 0 < kept < n:

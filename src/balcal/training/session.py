@@ -5,14 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from balcal.core import BalcalError, Record, Select, Sums, check_labels
-from balcal.data.batches import Batches, check_batch
+from balcal.core import BalcalError, Record, Select, Sums
+from balcal.data.batches import Batches
+from balcal.data.loaders import tensors_of
+from balcal.data.targets import Labels
 from balcal.metrics.epoch_meter import lowest_tempered, most_accurate
-from balcal.model import Model
+from balcal.model import Model, check_targets
 from balcal.recipe import Plan
 from balcal.runtime.checkpoints import Store
 from balcal.runtime.devices import StopRequest, World, sum_dtype
@@ -148,13 +151,14 @@ class Health:
         self.at_once = device.type == "cpu"
         self.finite = {name: torch.ones((), dtype=torch.bool, device=device) for name in ("images", "loss")}
 
-    def look(self, images: Tensor, labels: Tensor, where: str) -> None:
-        """Check a batch before the network sees it."""
-        check_batch(images, labels, where)
+    def look(self, inputs: Any, labels: Labels, where: str) -> None:
+        """Check a batch before the network sees it; its shapes are checked already."""
         if len(labels) == 0:
             raise BalcalError(f"{where} is empty")
-        check_labels(labels, self.num_classes, where)
-        if images.is_floating_point():
+        check_targets(labels, self.num_classes, where)
+        for images in tensors_of(inputs):
+            if not images.is_floating_point():
+                continue
             total = images.sum()  # finite only if every pixel is, and cheap
             if not self.at_once:
                 self.finite["images"] &= total.isfinite()
