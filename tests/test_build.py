@@ -173,3 +173,33 @@ def test_a_compiled_network():
     model = balcal.wrap(torch.compile(network, backend="eager"), 4, "vanilla")
     torch.testing.assert_close(model(X), F.log_softmax(before, 1))
     assert "backbone.network.1.weight" not in model.state_dict()
+
+
+def added(model, network_parameters):
+    return sum(weight.numel() for weight in model.parameters()) - network_parameters
+
+
+def test_the_adapter_adds_at_most_a_twentieth_or_32_units(capsys):
+    wide = nn.Sequential(
+        nn.Flatten(), nn.Linear(192, 1200), nn.ReLU(), nn.Linear(1200, 600), nn.ReLU(), nn.Linear(600, 4)
+    )
+    before = sum(weight.numel() for weight in wide.parameters())
+    model = balcal.wrap(wide, 4)
+    assert 0.04 * before < added(model, before) < 0.0501 * before
+    said = capsys.readouterr()
+    assert not said.out
+    words = f"adds {added(model, before):,} parameters (5.0% of the network's {before:,})"
+    assert said.err == f"balcal: `balcal-auto` {words}\n"
+    thin = balcal.wrap(nn.Sequential(nn.Linear(3, 600), nn.ReLU(), nn.Linear(600, 4)), 4)
+    assert thin.head.adapter.branch[0].out_features == 32
+    asked = balcal.wrap(nn.Sequential(nn.Linear(3, 600), nn.ReLU(), nn.Linear(600, 4)), 4, width=7, quiet=True)
+    assert asked.head.adapter.branch[0].out_features == 7
+    small = balcal.wrap(nn.Sequential(nn.Linear(3, 40), nn.ReLU(), nn.Linear(40, 4)), 4, quiet=True)
+    assert small.head.adapter.branch[0].out_features == 20, "half of the features, as ever"
+    capsys.readouterr()
+    balcal.wrap(nn.Sequential(nn.Linear(3, 40), nn.ReLU(), nn.Linear(40, 4)), 4, "vanilla")
+    assert not capsys.readouterr().err
+    network = nn.Sequential(nn.Linear(3, 40), nn.ReLU(), nn.Linear(40, 4))
+    with pytest.raises(BalcalError, match="width= is for BalCAL's adapter, and `vanilla` has none"):
+        balcal.wrap(network, 4, "vanilla", width=7)
+    assert network(torch.randn(2, 3)).shape == (2, 4)

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from balcal.core import BalcalError as BalcalError
     from balcal.core import Predictions as Predictions
     from balcal.deploy.monitor import Monitor as Monitor
+    from balcal.deploy.own_card import card as card
+    from balcal.deploy.own_model import export as export
+    from balcal.deploy.own_model import save as save
     from balcal.deploy.predictor import load as load
     from balcal.evaluation.predict import predict as predict
     from balcal.metrics.comparison import compare as compare
@@ -45,7 +48,9 @@ _HOMES = {
     "Predictions": "core",
     "backbone": "registry",
     "calibrate": "posthoc",
+    "card": "deploy.own_card",
     "compare": "metrics.comparison",
+    "export": "deploy.own_model",
     "fit": "training.fit",
     "load": "deploy.predictor",
     "method": "registry",
@@ -53,7 +58,9 @@ _HOMES = {
     "plots": "plots",
     "posthoc": "posthoc",
     "predict": "evaluation.predict",
+    "report": "report",
     "retrofit": "training.retrofit",
+    "save": "deploy.own_model",
     "verdict": "metrics.verdict",
     "wrap": "build",
 }
@@ -66,7 +73,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'balcal' has no attribute '{name}'")
     module = importlib.import_module(f"balcal.{_HOMES[name]}")
-    return module if name in ("metrics", "plots", "posthoc") else getattr(module, name)
+    return module if name in ("metrics", "plots", "posthoc", "report") else getattr(module, name)
 
 
 def __dir__() -> list[str]:

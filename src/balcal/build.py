@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -12,11 +13,17 @@ from balcal import registry
 from balcal.backbones.classifiers import as_linear, check_classifier, find_classifier
 from balcal.backbones.tapped import CustomFeatures, TappedNetwork, own_classifier
 from balcal.core import Backbone, BalcalError
+from balcal.methods.parts.etf import VectorAdapter
 from balcal.methods.vanilla import VANILLA
 from balcal.model import Model, evaluating
 from balcal.recipe import Method, Recipe
 from balcal.runtime.randomness import own_randomness
 from balcal.runtime.values import at_least, check_value
+
+LARGEST_SHARE = 0.05
+"""of the network's parameters that the adapter of a wrapped model may add"""
+LEAST_WIDTH = 32
+"""hidden units that it has in any case, if half as many as there are features are not fewer"""
 
 
 def as_method(method: Method | str) -> Method:
@@ -31,6 +38,8 @@ def wrap(
     features: Callable[..., Tensor] | None = None,
     num_features: int | None = None,
     sample: Any = None,
+    width: int | None = None,
+    quiet: bool = False,
 ) -> Model:
     """Make a calibrated model of any network; by default with `balcal-auto`, which has nothing to tune.
 
@@ -53,10 +62,56 @@ def wrap(
     sample
         A batch of inputs. With it the network is run once, so that what does not fit is found here, not at the first
         batch; it also settles which of several layers gives the logits, and the sizes of lazy layers.
+    width
+        Hidden units of BalCAL's adapter. By default half as many as there are features, but no more than add 5 % to
+        the network's parameters, and 32 at least.
+    quiet
+        Do not say how many parameters are added.
 
-    >>> wrap(nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10)), num_classes=10).head.fusion
+    >>> network = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+    >>> wrap(network, num_classes=10, quiet=True).head.fusion
     'logits'
     """
+    check_value("width", width, int | None, at_least(1))
+    if width is not None and getattr(as_method(method).head, "adapter", None) != "vector":
+        raise BalcalError(f"width= is for BalCAL's adapter, and `{as_method(method)}` has none: leave it out")
+    model = _wrapped(network, num_classes, method, classifier, features, num_features, sample)
+    before = _parameters(model.backbone) + _parameters(getattr(model.head, "classifier", None))
+    fit_adapter(model, before, width)
+    model = _placed(model, model.backbone)
+    added = _parameters(model) - before
+    if added > 0 and not quiet:
+        share = f" ({added / before:.1%} of the network's {before:,})" if before else ""
+        print(f"balcal: `{model.method.name}` adds {added:,} parameters{share}", file=sys.stderr)
+    return model
+
+
+def _parameters(module: nn.Module | None) -> int:
+    return sum(weight.numel() for weight in module.parameters()) if module is not None else 0
+
+
+def fit_adapter(model: Model, parameters: int, width: int | None) -> None:
+    """Make the adapter of a wrapped model as wide as asked, or as the network's size allows."""
+    adapter = getattr(model.head, "adapter", None)
+    if not isinstance(adapter, VectorAdapter):
+        return
+    first, last = cast(nn.Linear, adapter.branch[0]), cast(nn.Linear, adapter.branch[-1])
+    usual, each = first.out_features, first.in_features + last.out_features + 3  # parameters per hidden unit
+    wanted = width or min(usual, max(LEAST_WIDTH, int(LARGEST_SHARE * parameters / each)))
+    if wanted != usual:
+        model.head.adapter = VectorAdapter(first.in_features, last.out_features, wanted)
+        model.head_width = wanted
+
+
+def _wrapped(
+    network: nn.Module,
+    num_classes: int,
+    method: Method | str,
+    classifier: str | None,
+    features: Callable[..., Tensor] | None,
+    num_features: int | None,
+    sample: Any,
+) -> Model:
     chosen, inner = as_method(method), _unwrapped(network)
     if features is not None:
         if classifier is not None:

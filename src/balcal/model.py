@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import is_dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
@@ -11,13 +12,26 @@ from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 import torch
 from torch import Generator, Tensor, nn
 
-from balcal.core import Backbone, BalcalError, Loss, Outputs, Parent, Record, Sums, Tally, Term, check_labels
-from balcal.data.loaders import Reading, pairs, to_device
-from balcal.data.targets import Labels, Weighted, as_rows
+from balcal.core import Backbone, BalcalError, Outputs, Parent, Record, Sums, Tally, Term
+from balcal.data.loaders import Reading, change, pairs, to_device
+from balcal.data.targets import Labels, Weighted, check_targets, tally_rows, weighted_loss
 from balcal.runtime.devices import World, current_world
 
 if TYPE_CHECKING:
     from balcal.recipe import Method
+
+
+HALF = (torch.float16, torch.bfloat16)
+
+
+def in_float32(fn: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """What moves tensors moves them, and what makes them half precision leaves their precision as it was."""
+
+    def moved(tensor: Tensor) -> Tensor:
+        result = fn(tensor)
+        return tensor.to(result.device) if result.dtype in HALF and tensor.dtype not in HALF else result
+
+    return moved
 
 
 @runtime_checkable
@@ -54,6 +68,10 @@ class Model(nn.Module):
         self.posthoc = method.posthoc.identity(num_classes)
         self.parent: Parent | None = None
         """the run whose weights this model starts from, while it is being trained"""
+        self.solved_on: dict[str, Any] | None = None
+        """the split and the number of samples that gamma or beta was solved on last"""
+        self.head_width: int | None = None
+        """hidden units of the adapter, where `wrap` made it narrower than usual"""
         self._sums: Sums | None = None
         self._held_out = False
         """whether the last `end_epoch` was given validation data"""
@@ -61,6 +79,9 @@ class Model(nn.Module):
     def features(self, x: Any) -> tuple[Tensor, Tensor]:
         """The backbone's features of x: the map before pooling, and the vector (N, D)."""
         backbone = cast(Backbone, self.backbone)
+        weight = next(self.backbone.parameters(), None)
+        if weight is not None and weight.dtype in HALF:
+            x = change(x, lambda tensor: tensor.to(weight.dtype) if tensor.is_floating_point() else tensor)
         feature_map = backbone.forward_features(x)
         return feature_map, backbone.forward_head(feature_map, pre_logits=True)
 
@@ -82,6 +103,22 @@ class Model(nn.Module):
                 return outputs
             log_probs: Tensor = self.posthoc(outputs)
             return log_probs
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        """`.half()` and `.bfloat16()` are for the backbone: the head and the post-hoc map stay in float32."""
+        for child in self.children():
+            child._apply(fn if child is self.backbone else in_float32(fn))
+        return self
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], *rest: Any, **more: Any) -> Any:
+        own = {name for name in self.state_dict() if name.startswith("posthoc.")}
+        fitted = sorted(name for name in state_dict if name.startswith("posthoc.") and name not in own)
+        if fitted:
+            raise BalcalError(
+                f"these weights have a fitted post-hoc map ({fitted[0]}), and this model has another one or none: use "
+                "balcal.save and balcal.load, or wrap with the same method, such as `balcal-auto+ts`"
+            )
+        return super().load_state_dict(state_dict, *rest, **more)
 
     def loss(
         self,
@@ -196,46 +233,6 @@ def terms_loss(method: Method, outputs: Outputs, terms: Sequence[Term], weighted
     return total
 
 
-def weighted_loss(loss: Loss, logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
-    """The weighted mean of a loss over samples. A loss that compares samples says itself how: `weighted(...)`."""
-    own = getattr(loss, "weighted", None)
-    if not bool((weights > 0).any()):
-        return 0 * logits.sum()
-    if own is not None:
-        return cast(Tensor, own(logits, labels, weights))
-
-    def of_one(row: Tensor, label: Tensor) -> Tensor:
-        return loss(row[None], label[None])
-
-    try:
-        each = torch.vmap(of_one)(logits, labels)
-    except RuntimeError:  # what cannot be vectorised is computed sample by sample
-        each = torch.stack([of_one(row, label) for row, label in zip(logits, labels, strict=True)])
-    with torch.no_grad():
-        whole, mean = loss(logits, labels), each.mean()
-    if not torch.allclose(whole, mean, rtol=1e-3, atol=1e-4):
-        raise BalcalError(
-            f"{loss} is no mean over samples, so it must say how samples are weighted: give it `weighted`"
-        )
-    return (weights * each).sum() / weights.sum()
-
-
-def tally_rows(tally: Tally, sums: Sums, outputs: Outputs, labels: Labels) -> None:
-    """Let a tally count a batch, whose samples may have weights or soft labels."""
-    row, hard, weights = as_rows(labels)
-    if row is None or weights is None:
-        tally.add(sums, outputs, hard)
-    else:
-        tally.add(sums, replace(outputs, logits=outputs.logits[:, row]), hard, weights)
-
-
-def check_targets(labels: Labels, num_classes: int, where: str) -> None:
-    if not isinstance(labels, Weighted):
-        check_labels(labels, num_classes, where)
-    elif labels.labels.ndim == 1:
-        check_labels(labels.labels, num_classes, where)
-
-
 def in_eval_mode(network: nn.Module, images: Any) -> Outputs:
     """The model's outputs for images as they came, without mixing; its state stays the same."""
     model = getattr(network, "module", network)  # the distributed wrapper would exchange buffers
@@ -261,6 +258,8 @@ def finish_tally(model: Model, tally: Tally, sums: Sums, world: World) -> Record
     world.sum(*sums.values())
     record = tally.finish(sums, model)
     world.share(*model.head.buffers())
+    split = {"val": "validation", "train": "training"}[tally.on]
+    model.solved_on = {"split": split, "samples": float(sums.get("count", torch.tensor(math.nan)))}
     return record
 
 

@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import balcal
 from balcal.core import BalcalError
-from balcal.model import weighted_loss
+from balcal.data.targets import weighted_loss
 from balcal.registry import method, table
 
 rng = torch.Generator().manual_seed(2)

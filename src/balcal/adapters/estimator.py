@@ -163,7 +163,7 @@ class BalCALClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _model(self, rows: Tensor) -> Model:
         k = len(self.classes_)
         if self.backbone is None:
-            return wrap(small_mlp(rows, k, self.hidden), k, self.method)
+            return wrap(small_mlp(rows, k, self.hidden), k, self.method, quiet=True)
         if isinstance(self.backbone, str):
-            return wrap(registry.backbone(self.backbone, rows.shape[1]), k, self.method)
-        return wrap(deepcopy(self.backbone), k, self.method)
+            return wrap(registry.backbone(self.backbone, rows.shape[1]), k, self.method, quiet=True)
+        return wrap(deepcopy(self.backbone), k, self.method, quiet=True)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from balcal.core import BalcalError
+from balcal.core import BalcalError, Loss, Outputs, Sums, Tally, check_labels
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,3 +77,43 @@ def soft_labels(labels: Tensor, where: str) -> Tensor:
     if bool(((rows == 0) | (rows == 1)).all()):
         return rows.argmax(1)
     return rows / rows.sum(1, keepdim=True)
+
+
+def weighted_loss(loss: Loss, logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
+    """The weighted mean of a loss over samples. A loss that compares samples says itself how: `weighted(...)`."""
+    own = getattr(loss, "weighted", None)
+    if not bool((weights > 0).any()):
+        return 0 * logits.sum()
+    if own is not None:
+        return cast(Tensor, own(logits, labels, weights))
+
+    def of_one(row: Tensor, label: Tensor) -> Tensor:
+        return loss(row[None], label[None])
+
+    try:
+        each = torch.vmap(of_one)(logits, labels)
+    except RuntimeError:  # what cannot be vectorised is computed sample by sample
+        each = torch.stack([of_one(row, label) for row, label in zip(logits, labels, strict=True)])
+    with torch.no_grad():
+        whole, mean = loss(logits, labels), each.mean()
+    if not torch.allclose(whole, mean, rtol=1e-3, atol=1e-4):
+        raise BalcalError(
+            f"{loss} is no mean over samples, so it must say how samples are weighted: give it `weighted`"
+        )
+    return (weights * each).sum() / weights.sum()
+
+
+def tally_rows(tally: Tally, sums: Sums, outputs: Outputs, labels: Labels) -> None:
+    """Let a tally count a batch, whose samples may have weights or soft labels."""
+    row, hard, weights = as_rows(labels)
+    if row is None or weights is None:
+        tally.add(sums, outputs, hard)
+    else:
+        tally.add(sums, replace(outputs, logits=outputs.logits[:, row]), hard, weights)
+
+
+def check_targets(labels: Labels, num_classes: int, where: str) -> None:
+    if not isinstance(labels, Weighted):
+        check_labels(labels, num_classes, where)
+    elif labels.labels.ndim == 1:
+        check_labels(labels.labels, num_classes, where)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from balcal.core import BalcalError
@@ -30,3 +33,60 @@ def write_report(source: str | Path, out: str | Path | None = None, posthoc: str
         raise BalcalError(f"{path} is neither a run's folder nor a file: name one that `balcal train` printed")
     place = Path(out) if out else place
     return {"report": str(place), "bytes": write_page(page, place)}
+
+
+def report(
+    source: Any,
+    loader: Iterable[Any] | None = None,
+    out: str | Path = "report.html",
+    classes: Sequence[str] | None = None,
+    name: str | None = None,
+) -> Path:
+    """Write the page of predictions, of a model and a loader, or of what `balcal report` takes; returns where it is.
+
+    Parameters
+    ----------
+    source
+        `Predictions`, a model of `balcal.wrap` (with `loader`), or the path of a run, an arena or predictions.
+    loader
+        Test data for a model.
+    out
+        The file to write.
+    classes, name
+        Names of the classes, and the page's title.
+
+    >>> import tempfile, torch, balcal
+    >>> predictions = balcal.Predictions(torch.randn(200, 3).log_softmax(1), torch.randint(3, (200,)))
+    >>> balcal.report(predictions, out=Path(tempfile.mkdtemp()) / "page.html").stat().st_size > 10_000
+    True
+    """
+    from balcal.core import Predictions
+    from balcal.evaluation.predict import predict
+    from balcal.model import Model
+    from balcal.report.content import content_of_predictions
+    from balcal.report.page import run_page, write_page
+
+    if isinstance(source, str | Path):
+        return Path(write_report(source, None if out == "report.html" else out)["report"])
+    if isinstance(source, Model):
+        if loader is None:
+            raise BalcalError("the report of a model needs a loader with test data: balcal.report(model, loader)")
+        title, source = name or source.method.name, predict(source, loader, role="test")
+    else:
+        title = name or "predictions"
+    if not isinstance(source, Predictions):
+        raise BalcalError(f"a report is of predictions, a model or a path, not of a {type(source).__name__}")
+    if classes is not None and len(classes) != source.log_probs.shape[1]:
+        raise BalcalError(f"there are {len(classes)} names for {source.log_probs.shape[1]} classes")
+    write_page(run_page(content_of_predictions(source, title, classes)), Path(out))
+    return Path(out)
+
+
+class _Callable(ModuleType):
+    """`balcal.report` is this package and the function: one name for both."""
+
+    def __call__(self, *given: Any, **named: Any) -> Path:
+        return report(*given, **named)
+
+
+sys.modules[__name__].__class__ = _Callable

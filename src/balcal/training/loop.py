@@ -14,9 +14,9 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from balcal.core import BalcalError, Outputs, Record
-from balcal.data.targets import Labels, as_rows
+from balcal.data.targets import Labels, as_rows, tally_rows
 from balcal.metrics.epoch_meter import TemperedNll, TopLabel, lowest_tempered
-from balcal.model import batch_loss, compile_backbone, finish_tally, tally_rows
+from balcal.model import batch_loss, compile_backbone, finish_tally
 from balcal.runtime.checkpoints import Weights
 from balcal.runtime.devices import Stopped
 from balcal.runtime.randomness import generator, own_randomness, seed_torch

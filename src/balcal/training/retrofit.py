@@ -124,7 +124,7 @@ def _as_model(network: nn.Module, num_classes: int | None) -> tuple[Model, bool]
     num_classes = num_classes or classes
     if num_classes is None:
         raise BalcalError("retrofit cannot know how many classes there are: pass num_classes=")
-    return wrap(copied, num_classes, "vanilla").eval(), classes == num_classes
+    return wrap(copied, num_classes, "vanilla", quiet=True).eval(), classes == num_classes
 
 
 def _classes_of(network: nn.Module) -> int | None:

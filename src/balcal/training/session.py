@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from balcal.core import BalcalError, Record, Select, Sums
 from balcal.data.batches import Batches
 from balcal.data.loaders import tensors_of
-from balcal.data.targets import Labels
+from balcal.data.targets import Labels, check_targets
 from balcal.metrics.epoch_meter import lowest_tempered, most_accurate
-from balcal.model import Model, check_targets
+from balcal.model import Model
 from balcal.recipe import Plan
 from balcal.runtime.checkpoints import Store
 from balcal.runtime.devices import StopRequest, World, sum_dtype

@@ -66,9 +66,9 @@ class VectorAdapter(Adapter):
     sample and for many, in one process and in several.
     """
 
-    def __init__(self, features: int, width: int) -> None:
+    def __init__(self, features: int, width: int, bottleneck: int | None = None) -> None:
         super().__init__()
-        bottleneck = max(1, features // 2)
+        bottleneck = bottleneck or max(1, features // 2)
         self.skip = nn.Identity() if width == features else nn.Linear(features, width, bias=False)
         self.branch = nn.Sequential(
             nn.Linear(features, bottleneck), nn.LayerNorm(bottleneck), nn.ReLU(), nn.Linear(bottleneck, width)
