@@ -49,6 +49,14 @@ def spec_of(method: str, settings: Mapping[str, Any] | None = None) -> PostHoc:
     return spec
 
 
+def posthoc_of(spec: Any) -> dict[str, Any] | None:
+    """The name and the settings of a post-hoc method; None for one that does nothing."""
+    for name, each in registry.table("methods").items():
+        if set(each.changes) == {"posthoc"} and type(each.posthoc) is type(spec):
+            return {"name": name, "settings": {f.name: getattr(spec, f.name) for f in fields(spec)}}
+    return None
+
+
 class Calibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A post-hoc method on arrays (N, K). `inputs` says what they are: "probs", "log_probs" or "logits".
 

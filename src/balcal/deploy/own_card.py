@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
 from typing import Any
 
-from balcal import registry
 from balcal.core import BalcalError, Predictions
 from balcal.metrics.verdict import verdict
 from balcal.model import Model
+from balcal.posthoc import posthoc_of
 from balcal.runtime.names import in_markdown
 from balcal.runtime.provenance import describe
-
-
-def posthoc_of(spec: Any) -> dict[str, Any] | None:
-    """The name and the settings of a post-hoc method; None for one that does nothing."""
-    for name, each in registry.table("methods").items():
-        if set(each.changes) == {"posthoc"} and type(each.posthoc) is type(spec):
-            return {"name": name, "settings": {f.name: getattr(spec, f.name) for f in fields(spec)}}
-    return None
 
 
 class Card(dict[str, Any]):
