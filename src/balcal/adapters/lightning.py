@@ -66,9 +66,9 @@ class Calibrated(Callback):
             loss = self._adapted.loss(labels)
             given: Any = result["loss"] if isinstance(result, dict) else result
             if given is not None and log_probs is not None:
-                more = given - F.cross_entropy(log_probs, labels.long())
-                if float(more.detach().abs()) > 1e-5 * (1 + float(given.detach().abs())):
-                    loss = loss + more
+                extra = given - F.cross_entropy(log_probs, labels.long())
+                if float(extra.detach().abs()) > 1e-5 * (1 + float(given.detach().abs())):
+                    loss = loss + extra
             return {**result, "loss": loss} if isinstance(result, dict) else loss
 
         return step
