@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -122,7 +123,9 @@ def _wrapped(path: Path, network: nn.Module, meta: Mapping[str, Any], method: Me
         raise BalcalError(f"{path} was trained by a method of your own: pass method= as well")
     if meta["features"]:
         raise BalcalError(f"{path} was wrapped with features=: pass network=balcal.wrap(...) as it was made then")
-    return wrap(network, meta["num_classes"], as_method(method), classifier=meta["classifier"], width=meta["width"])
+    return wrap(
+        network, meta["num_classes"], as_method(method), classifier=meta["classifier"], width=meta["width"], quiet=True
+    )
 
 
 class Shipped(nn.Module):
@@ -182,7 +185,7 @@ def export(
         for name, t in zip(names, tensors, strict=True)
     ]
     two = change(example, lambda t: torch.cat([t] * (1 if count > 1 else 2))) if count < 2 else example
-    with evaluating(model), torch.no_grad():
+    with evaluating(model), torch.no_grad(), _not_compiled(model):
         model(two)  # what is checked at the first batch is checked by now
         shipped = Shipped(model, example)
         program = _program(shipped, tensors_of(two))
@@ -193,6 +196,17 @@ def export(
     _write(file.with_name(f"{file.name}.card.json"), (json.dumps(made, indent=2) + "\n").encode())
     _write(file.with_name(f"{file.name}.card.md"), str(made).encode())
     return made | {"file": str(file)}
+
+
+@contextmanager
+def _not_compiled(model: Model) -> Iterator[None]:
+    """A compiled backbone is exported as it was before."""
+    own = vars(model).pop("features", None)
+    try:
+        yield
+    finally:
+        if own is not None:
+            vars(model)["features"] = own
 
 
 def _program(shipped: Shipped, tensors: list[Tensor]) -> Any:
