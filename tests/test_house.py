@@ -73,7 +73,7 @@ def test_the_hall_is_clear():
     assert hall <= {"core", "recipe", "model", "registry", "build", "runs", "posthoc"}
     lengths = {path: len(path.read_text().splitlines()) for path in SOURCE.rglob("*.py")}
     assert not {str(path): length for path, length in lengths.items() if length > 300}
-    assert len(lengths) <= 186
+    assert len(lengths) <= 190
 
 
 @pytest.mark.parametrize(("module", "most"), [("balcal.model", 9), ("balcal.training.loop", 36)])

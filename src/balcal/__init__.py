@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from balcal import plots as plots
     from balcal import posthoc as posthoc
     from balcal.adapters.estimator import BalCALClassifier as BalCALClassifier
+    from balcal.adapters.text import TextClassifier as TextClassifier
     from balcal.build import wrap as wrap
     from balcal.core import BalcalError as BalcalError
     from balcal.core import Predictions as Predictions
@@ -46,6 +47,7 @@ _HOMES = {
     "Model": "model",
     "Monitor": "deploy.monitor",
     "Predictions": "core",
+    "TextClassifier": "adapters.text",
     "backbone": "registry",
     "calibrate": "posthoc",
     "card": "deploy.own_card",

@@ -107,7 +107,7 @@ class Model(nn.Module):
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         """`.half()` and `.bfloat16()` are for the backbone: the head and the post-hoc map stay in float32."""
         for child in self.children():
-            child._apply(fn if child is self.backbone else in_float32(fn))
+            child._apply(fn if child is self.backbone else in_float32(fn))  # type: ignore[no-untyped-call]
         return self
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *rest: Any, **more: Any) -> Any:
