@@ -12,8 +12,17 @@ from typing import Any
 from balcal.core import BalcalError
 
 
-def write_report(source: str | Path, out: str | Path | None = None, posthoc: str = "ts") -> dict[str, Any]:
-    """Write the page of a run's folder, of an arena's FILE.json or of FILE.npz with predictions; says where it is."""
+def write_report(
+    source: str | Path,
+    out: str | Path | None = None,
+    posthoc: str = "ts",
+    labels: str | None = None,
+    kind: str | None = None,
+) -> dict[str, Any]:
+    """Write the page of a run's folder, of an arena's FILE.json or of a file with predictions; says where it is.
+
+    `labels` and `kind` are for files with predictions: see `read_arrays`.
+    """
     from balcal.arena.result import ArenaResult
     from balcal.evaluation.prediction_files import read_arrays
     from balcal.report.arena import arena_page
@@ -26,9 +35,10 @@ def write_report(source: str | Path, out: str | Path | None = None, posthoc: str
         page, place = run_page(content_of_run(Run.at(path), posthoc)), path / "report.html"
     elif path.suffix == ".json":
         page, place = arena_page(ArenaResult.load(path)), path.with_suffix(".html")
-    elif os.path.exists(path):
-        page = run_page(content_of_predictions(read_arrays(str(path)).predictions(), path.name))
-        place = path.with_suffix(".html")
+    elif os.path.exists(str(path).partition(".npz:")[0] + (".npz" if ".npz:" in str(path) else "")):
+        read = read_arrays(str(path), labels, kind)
+        page = run_page(content_of_predictions(read.predictions(), path.name, read.classes))
+        place = Path(str(path).replace(":", "-")).with_suffix(".html")
     else:
         raise BalcalError(f"{path} is neither a run's folder nor a file: name one that `balcal train` printed")
     place = Path(out) if out else place
