@@ -55,6 +55,15 @@ def test_ngrams_are_of_the_text_and_not_of_its_padding():
     torch.testing.assert_close(network(x)[0], network(x[:1])[0])
 
 
+@pytest.mark.parametrize(("name", "side"), [("ngrams", 12), ("mlp-36", 6)])
+def test_backbones_keep_the_contract(name, side):
+    network = backbone(name, 1)
+    features = network.forward_head(network.forward_features(torch.rand(3, 1, side, side).mul(255)), pre_logits=True)
+    assert features.shape == (3, network.num_features)
+    held = [id(p) for block in network.blocks() for p in block.parameters()]
+    assert held == [id(p) for p in network.parameters()]
+
+
 def test_a_table_is_the_one_of_scikit_learn(tmp_path):
     table, labels = load_breast_cancer(return_X_y=True)
     train, test = dataset("tumours").load()

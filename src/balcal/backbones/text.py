@@ -75,6 +75,9 @@ class FrozenEncoder(nn.Module):
         _encoder()
         self.num_features, self.map_channels = 384, None
 
+    def blocks(self) -> list[nn.Module]:
+        return []
+
     def forward_features(self, x: Tensor) -> Tensor:
         return embedded(texts_of(x)).to(x.device)
 
@@ -96,6 +99,9 @@ class HashedNgrams(nn.Module):
         self.rows, self.longest = rows, longest
         self.vectors = nn.Embedding(rows, width, padding_idx=0)
         self.neck = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 2 * width), nn.ReLU())
+
+    def blocks(self) -> list[nn.Module]:
+        return [self.vectors, self.neck]
 
     def numbers(self, x: Tensor) -> Tensor:
         """(N, n-grams): the row of each, 0 where the text has ended."""
