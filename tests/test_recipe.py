@@ -136,3 +136,25 @@ def test_a_method_of_one_s_own_joins_like_any_other():
 def test_fingerprints_differ_where_values_do():
     marks = [fingerprint(table("methods")[name]) for name in table("methods")]
     assert len(set(marks)) == len(marks)
+
+
+def test_the_last_name_of_a_setting_is_enough():
+    short = recipe("digits", "balcal", overrides=["epochs=3", "delta=0.9", "val_size=200"])
+    full = recipe("digits", "balcal", overrides=["plan.epochs=3", "head.delta=0.9", "task.val_size=200"])
+    assert short == full
+    assert short.address() == full.address()
+    assert short.overrides == full.overrides
+    child = recipe("digits", "tst", overrides=["epochs=3", "parent.epochs=9"])
+    assert (child.task.plan.epochs, child.parent.task.plan.epochs) == (3, 9)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("epoch=3", "unknown setting `epoch` of `balcal.fl`; did you mean `plan.epochs`?"),
+        ("gamma=2", "`gamma` may be loss.gamma or head.gamma: write one of them"),
+    ],
+)
+def test_a_last_name_that_is_not_enough(text, words):
+    with pytest.raises(BalcalError, match=words):
+        recipe("digits", "balcal+fl", overrides=[text])

@@ -23,8 +23,8 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 import balcal
-from balcal.data.batches import LoaderBatches
 from balcal.data.dataset import ImageSet, keep
+from balcal.data.loaders import LoaderBatches
 from balcal.registry import dataset, recipe
 from balcal.training.fit import train_recipe
 from balcal.training.parents import extract_features

@@ -19,10 +19,14 @@ if TYPE_CHECKING:
     from balcal import plots as plots
     from balcal import posthoc as posthoc
     from balcal.adapters.estimator import BalCALClassifier as BalCALClassifier
+    from balcal.adapters.text import TextClassifier as TextClassifier
     from balcal.build import wrap as wrap
     from balcal.core import BalcalError as BalcalError
     from balcal.core import Predictions as Predictions
     from balcal.deploy.monitor import Monitor as Monitor
+    from balcal.deploy.own_card import card as card
+    from balcal.deploy.own_model import export as export
+    from balcal.deploy.own_model import save as save
     from balcal.deploy.predictor import load as load
     from balcal.evaluation.predict import predict as predict
     from balcal.metrics.comparison import compare as compare
@@ -44,10 +48,13 @@ _HOMES = {
     "Model": "model",
     "Monitor": "deploy.monitor",
     "Predictions": "core",
+    "TextClassifier": "adapters.text",
     "backbone": "registry",
     "calibrate": "posthoc",
+    "card": "deploy.own_card",
     "compare": "metrics.comparison",
     "decisions": "decisions",
+    "export": "deploy.own_model",
     "fit": "training.fit",
     "load": "deploy.predictor",
     "method": "registry",
@@ -55,7 +62,9 @@ _HOMES = {
     "plots": "plots",
     "posthoc": "posthoc",
     "predict": "evaluation.predict",
+    "report": "report",
     "retrofit": "training.retrofit",
+    "save": "deploy.own_model",
     "verdict": "metrics.verdict",
     "wrap": "build",
 }
@@ -68,7 +77,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'balcal' has no attribute '{name}'")
     module = importlib.import_module(f"balcal.{_HOMES[name]}")
-    return module if name in ("decisions", "metrics", "plots", "posthoc") else getattr(module, name)
+    return module if name in ("decisions", "metrics", "plots", "posthoc", "report") else getattr(module, name)
 
 
 def __dir__() -> list[str]:

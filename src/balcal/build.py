@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from balcal import registry
-from balcal.backbones.tapped import CustomFeatures, TappedNetwork, find_classifier, own_classifier
+from balcal.backbones.classifiers import as_linear, check_classifier, find_classifier
+from balcal.backbones.tapped import CustomFeatures, TappedNetwork, own_classifier
 from balcal.core import Backbone, BalcalError
+from balcal.methods.parts.etf import VectorAdapter
 from balcal.methods.vanilla import VANILLA
 from balcal.model import Model, evaluating
 from balcal.recipe import Method, Recipe
 from balcal.runtime.randomness import own_randomness
+from balcal.runtime.values import at_least, check_value
+
+LARGEST_SHARE = 0.05
+"""of the network's parameters that the adapter of a wrapped model may add"""
+LEAST_WIDTH = 32
+"""hidden units that it has in any case, if half as many as there are features are not fewer"""
 
 
 def as_method(method: Method | str) -> Method:
@@ -25,40 +34,138 @@ def wrap(
     network: nn.Module,
     num_classes: int,
     method: Method | str = "balcal-auto",
-    features: Callable[[Tensor], Tensor] | None = None,
+    classifier: str | None = None,
+    features: Callable[..., Tensor] | None = None,
     num_features: int | None = None,
+    sample: Any = None,
+    width: int | None = None,
+    quiet: bool = False,
 ) -> Model:
     """Make a calibrated model of any network; by default with `balcal-auto`, which has nothing to tune.
 
-    - A backbone with timm's interface (`num_features`, `forward_features`, `forward_head`) is used as it is.
-    - Otherwise the last `nn.Linear` is found and its input tapped. If it already has `num_classes` outputs it stays the
-      learnable classifier, weights and all.
-    - Otherwise pass `features=`, a function from images to a matrix (N, D), and `num_features=` D.
+    A backbone with timm's interface (`num_features`, `forward_features`, `forward_head`) is used as it is. Of any other
+    network the layer is found that gives the logits: a linear layer, or a 1x1 convolution. If it has `num_classes`
+    outputs it stays the learnable classifier, weights and all; so does one with a single logit for two classes.
 
-    The network is not copied: it becomes a part of the model.
+    Parameters
+    ----------
+    network
+        Any `nn.Module`. It is not copied: it becomes a part of the model. If it cannot be wrapped, it stays as it was.
+    num_classes
+        How many classes there are; 2 for a network with one logit.
+    method
+        The name of a method, or several joined by `+`: see `balcal list methods`.
+    classifier
+        The path of the classifier, such as `"head.fc"`, where another layer is found than you mean.
+    features, num_features
+        A function from inputs to a matrix (N, D), and D: for networks that do not end in a classifier.
+    sample
+        A batch of inputs. With it the network is run once, so that what does not fit is found here, not at the first
+        batch; it also settles which of several layers gives the logits, and the sizes of lazy layers.
+    width
+        Hidden units of BalCAL's adapter. By default half as many as there are features, but no more than add 5 % to
+        the network's parameters, and 32 at least.
+    quiet
+        Do not say how many parameters are added.
 
-    >>> wrap(nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10)), num_classes=10).head.fusion
+    >>> network = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+    >>> wrap(network, num_classes=10, quiet=True).head.fusion
     'logits'
     """
-    chosen = as_method(method)
+    check_value("width", width, int | None, at_least(1))
+    if width is not None and getattr(as_method(method).head, "adapter", None) != "vector":
+        raise BalcalError(f"width= is for BalCAL's adapter, and `{as_method(method)}` has none: leave it out")
+    model = _wrapped(network, num_classes, method, classifier, features, num_features, sample)
+    before = _parameters(model.backbone) + _parameters(getattr(model.head, "classifier", None))
+    fit_adapter(model, before, width)
+    model = _placed(model, model.backbone)
+    added = _parameters(model) - before
+    if added > 0 and not quiet:
+        share = f" ({added / before:.1%} of the network's {before:,})" if before else ""
+        print(f"balcal: `{model.method.name}` adds {added:,} parameters{share}", file=sys.stderr)
+    return model
+
+
+def _parameters(module: nn.Module | None) -> int:
+    return sum(weight.numel() for weight in module.parameters()) if module is not None else 0
+
+
+def fit_adapter(model: Model, parameters: int, width: int | None) -> None:
+    """Make the adapter of a wrapped model as wide as asked, or as the network's size allows."""
+    adapter = getattr(model.head, "adapter", None)
+    if not isinstance(adapter, VectorAdapter):
+        return
+    first, last = cast(nn.Linear, adapter.branch[0]), cast(nn.Linear, adapter.branch[-1])
+    usual, each = first.out_features, first.in_features + last.out_features + 3  # parameters per hidden unit
+    wanted = width or min(usual, max(LEAST_WIDTH, int(LARGEST_SHARE * parameters / each)))
+    if wanted != usual:
+        model.head.adapter = VectorAdapter(first.in_features, last.out_features, wanted)
+        model.head_width = wanted
+
+
+def _wrapped(
+    network: nn.Module,
+    num_classes: int,
+    method: Method | str,
+    classifier: str | None,
+    features: Callable[..., Tensor] | None,
+    num_features: int | None,
+    sample: Any,
+) -> Model:
+    chosen, inner = as_method(method), _unwrapped(network)
     if features is not None:
-        if num_features is None:
-            num_features = getattr(network, "num_features", None)
-        if num_features is None:
+        if classifier is not None:
+            raise BalcalError("classifier= and features= exclude each other: pass one of them")
+        width = num_features if num_features is not None else getattr(inner, "num_features", None)
+        if width is None:
             raise BalcalError("wrap cannot know how wide features(x) is: pass num_features= as well")
-        return _placed(Model(CustomFeatures(network, features, num_features), num_classes, chosen), network)
-    if isinstance(network, Backbone):
-        model = Model(cast(nn.Module, network), num_classes, chosen, own_classifier(network, num_classes))
-        leave = getattr(network, "reset_classifier", None)
+        width = check_value("num_features", width, int, at_least(1))
+        return _tried(_placed(Model(CustomFeatures(inner, features, width), num_classes, chosen), inner), sample)
+    if num_features is not None:
+        raise BalcalError("num_features= goes with features=: pass both, or neither")
+    if isinstance(inner, Backbone) and classifier is None:
+        model = Model(cast(nn.Module, inner), num_classes, chosen, own_classifier(inner, num_classes))
+        leave = getattr(inner, "reset_classifier", None)
         if leave is not None:
             leave(0)
         return _placed(model, model.backbone)
-    path = find_classifier(network)
-    classifier = cast(nn.Linear, network.get_submodule(path))
-    tapped = TappedNetwork(network, path, classifier)
-    model = Model(tapped, num_classes, chosen, classifier if classifier.out_features == num_classes else None)
+    path = check_classifier(inner, classifier, sample) if classifier else find_classifier(inner, num_classes, sample)
+    tapped = TappedNetwork(inner, path)
+    model = Model(tapped, num_classes, chosen, as_linear(tapped.classifier[0], num_classes))
     tapped.take_over()
-    return _placed(model, network)
+    try:
+        model = _tried(_placed(model, inner), sample)
+    except BaseException:
+        tapped.give_back()
+        raise
+    if inner is not network:  # compiled by the user: the backbone is compiled in the same manner
+        model.features = getattr(network, "dynamo_ctx", torch.compile)(model.features)  # type: ignore[method-assign]
+    return model
+
+
+def _unwrapped(network: nn.Module) -> nn.Module:
+    """The network itself, if it can be wrapped; a compiled one is compiled again as a backbone."""
+    if isinstance(network, Model):
+        raise BalcalError("this is a model of balcal.wrap already: use it as it is, or wrap another network")
+    if not isinstance(network, nn.Module):
+        raise BalcalError(f"wrap takes an nn.Module, not a {type(network).__name__}")
+    if isinstance(network, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        raise BalcalError("wrap the network itself, network.module; balcal.fit exchanges gradients under torchrun")
+    inner = getattr(network, "_orig_mod", network)
+    for module in inner.modules():
+        if getattr(module, "takes_a_classifiers_place", False):
+            raise BalcalError(
+                "this network is wrapped already, and its classifier is in that model: use that, or a fresh network"
+            )
+    return cast(nn.Module, inner)
+
+
+def _tried(model: Model, sample: Any) -> Model:
+    """Pass a user's sample through the new model."""
+    if sample is not None:
+        with evaluating(model), own_randomness(), torch.no_grad():
+            model(sample)
+    return model
 
 
 def _placed(model: Model, network: nn.Module) -> Model:

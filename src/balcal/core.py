@@ -252,7 +252,7 @@ class Tally(Protocol):
     def on(self) -> Split: ...
 
     def start(self, model: Classifier) -> Sums: ...
-    def add(self, sums: Sums, outputs: Outputs, labels: Tensor) -> None: ...
+    def add(self, sums: Sums, outputs: Outputs, labels: Tensor, weights: Tensor | None = None) -> None: ...
     def finish(self, sums: Sums, model: Classifier) -> Record: ...
 
     def idle(self, history: Sequence[Record]) -> str | None:
@@ -280,11 +280,7 @@ class PostHoc(Protocol):
 
 
 def at_least_float32(logits: Tensor) -> Tensor:
-    """Half precision is too coarse for a loss; what is finer than float32 stays.
-
-    >>> at_least_float32(torch.zeros(1, dtype=torch.bfloat16)).dtype, at_least_float32(torch.zeros(1).double()).dtype
-    (torch.float32, torch.float64)
-    """
+    """Half precision is too coarse for a loss; what is finer than float32 stays."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import is_dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
@@ -12,12 +13,26 @@ import torch
 from torch import Generator, Tensor, nn
 
 from balcal.backbones.before_norm import divided
-from balcal.core import Backbone, BalcalError, Outputs, Parent, Record, Sums, Tally, Term, check_labels
-from balcal.data.batches import check_batch, pairs
+from balcal.core import Backbone, BalcalError, Outputs, Parent, Record, Sums, Tally, Term
+from balcal.data.loaders import Reading, change, pairs, to_device
+from balcal.data.targets import Labels, Weighted, check_targets, tally_rows, weighted_loss
 from balcal.runtime.devices import World, current_world
 
 if TYPE_CHECKING:
     from balcal.recipe import Method
+
+
+HALF = (torch.float16, torch.bfloat16)
+
+
+def in_float32(fn: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """What moves tensors moves them, and what makes them half precision leaves their precision as it was."""
+
+    def moved(tensor: Tensor) -> Tensor:
+        result = fn(tensor)
+        return tensor.to(result.device) if result.dtype in HALF and tensor.dtype not in HALF else result
+
+    return moved
 
 
 @runtime_checkable
@@ -55,16 +70,23 @@ class Model(nn.Module):
         self.posthoc = method.posthoc.identity(num_classes)
         self.parent: Parent | None = None
         """the run whose weights this model starts from, while it is being trained"""
+        self.solved_on: dict[str, Any] | None = None
+        """the split and the number of samples that gamma or beta was solved on last"""
+        self.head_width: int | None = None
+        """hidden units of the adapter, where `wrap` made it narrower than usual"""
         self._sums: Sums | None = None
         self._held_out = False
         """whether the last `end_epoch` was given validation data"""
 
-    def features(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def features(self, x: Any) -> tuple[Tensor, Tensor]:
         """The backbone's features of x: the map that the head may read, and the vector (N, D)."""
+        weight = next(self.backbone.parameters(), None)
+        if weight is not None and weight.dtype in HALF:
+            x = change(x, lambda tensor: tensor.to(weight.dtype) if tensor.is_floating_point() else tensor)
         feature_map = self.map_of(x)
         return feature_map, self.pooled(feature_map)
 
-    def map_of(self, x: Tensor) -> Tensor:
+    def map_of(self, x: Any) -> Tensor:
         """The map before pooling; before the last norm, if the head asks for that and the backbone has one."""
         halves = divided(self.backbone) if self.method.head.before_norm else None
         return halves[0](x) if halves else cast(Backbone, self.backbone).forward_features(x)
@@ -75,7 +97,7 @@ class Model(nn.Module):
         finished = halves[1](feature_map) if halves else feature_map
         return cast(Backbone, self.backbone).forward_head(finished, pre_logits=True)
 
-    def forward(self, x: Tensor, branches: bool = False) -> Tensor | Outputs:
+    def forward(self, x: Any, branches: bool = False) -> Tensor | Outputs:
         feature_map, features = self.features(x)
         width = cast(Backbone, self.backbone).num_features
         if features.ndim != 2 or features.shape[1] != width:
@@ -94,13 +116,40 @@ class Model(nn.Module):
             log_probs: Tensor = self.posthoc(outputs)
             return log_probs
 
-    def loss(self, images: Tensor, labels: Tensor, rng: Generator | None = None) -> Tensor:
-        """The training loss of a batch; in training mode it also counts the batch for the end of the epoch."""
-        check_batch(images, labels, "this batch")
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        """`.half()` and `.bfloat16()` are for the backbone: the head and the post-hoc map stay in float32."""
+        for child in self.children():
+            child._apply(fn if child is self.backbone else in_float32(fn))  # type: ignore[no-untyped-call]
+        return self
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], *rest: Any, **more: Any) -> Any:
+        own = {name for name in self.state_dict() if name.startswith("posthoc.")}
+        fitted = sorted(name for name in state_dict if name.startswith("posthoc.") and name not in own)
+        if fitted:
+            raise BalcalError(
+                f"these weights have a fitted post-hoc map ({fitted[0]}), and this model has another one or none: use "
+                "balcal.save and balcal.load, or wrap with the same method, such as `balcal-auto+ts`"
+            )
+        return super().load_state_dict(state_dict, *rest, **more)
+
+    def loss(
+        self,
+        images: Any,
+        labels: Any,
+        rng: Generator | None = None,
+        weight: Any = None,
+        ignore_index: int | None = None,
+    ) -> Tensor:
+        """The training loss of a batch; in training mode it also counts the batch for the end of the epoch.
+
+        `labels` are class indices (N,) or soft labels (N, K), `weight` says how much each sample counts (N,); samples
+        labelled `ignore_index` are left out.
+        """
+        reading = Reading(self.num_classes, ignore_index=ignore_index)
+        images, labels = reading((images, labels, weight), "this batch")
         if not len(labels):
             raise BalcalError("this batch is empty: there is no loss of nothing")
-        check_labels(labels, self.num_classes, "this batch")
-        labels = labels.long()
+        check_targets(labels, self.num_classes, "this batch")
         rng = rng or Generator().manual_seed(int(torch.randint(2**62, ())))
         tally = self.method.tally
         if self.training and tally and not self._held_out and self._sums is None:
@@ -139,9 +188,9 @@ class Model(nn.Module):
         """The sums of a tally over a loader, in eval mode."""
         sums, device, samples = tally.start(self), self.head.weights.device, 0
         with evaluating(self):
-            for number, (images, labels) in enumerate(pairs(loader), 1):
-                check_labels(labels, self.num_classes, f"validation batch {number}")
-                tally.add(sums, self(images.to(device), branches=True), labels.to(device))
+            for number, (images, labels) in enumerate(pairs(loader, Reading(self.num_classes)), 1):
+                check_targets(labels, self.num_classes, f"validation batch {number}")
+                tally_rows(tally, sums, self(to_device(images, device), branches=True), labels.to(device))
                 samples += len(labels)
         if not samples:
             raise BalcalError("the validation loader is empty: end_epoch(val_loader) needs samples to count")
@@ -157,37 +206,46 @@ def on_training_batches(tally: Tally) -> Tally:
 
 
 def batch_loss(
-    network: nn.Module, method: Method, images: Tensor, labels: Tensor, rng: Generator, sums: Sums | None
+    network: nn.Module, method: Method, images: Any, labels: Labels, rng: Generator, sums: Sums | None
 ) -> Tensor:
     """The one line that trains everything (see core.py). `network` is the model, or its distributed wrapper."""
-    inputs, resolve = method.mix(images, labels, rng)
+    weighted = labels if isinstance(labels, Weighted) else None
+    given = weighted.numbers() if weighted else cast(Tensor, labels)
+    if "mix" in method.changes and not isinstance(images, Tensor):
+        raise BalcalError(f"`{method.name}` mixes images, one tensor each, not a {type(images).__name__} of inputs")
+    inputs, resolve = method.mix(images, given, rng)
     try:
         outputs: Outputs = network(inputs, branches=True)
     except ValueError as error:
         if "more than 1 value per channel" not in str(error):
             raise
         raise BalcalError(
-            f"BatchNorm cannot be trained on a batch of {len(images)}: have the last batch left out "
+            f"BatchNorm cannot be trained on a batch of {len(labels)}: have the last batch left out "
             "(drop_last=True), or choose another batch size"
         ) from None
     terms = resolve(outputs)
     if sums is not None and method.tally is not None:
         counted = [(term.outputs, term.labels) for term in terms if term.counts]
-        for seen, true in counted or [(in_eval_mode(network, images), labels)]:
-            method.tally.add(sums, seen, true)
-    return terms_loss(method, outputs, terms)
+        for seen, true in counted or [(in_eval_mode(network, images), given)]:
+            tally_rows(method.tally, sums, seen, weighted.take(true) if weighted else true)
+    return terms_loss(method, outputs, terms, weighted)
 
 
-def terms_loss(method: Method, outputs: Outputs, terms: Sequence[Term]) -> Tensor:
-    """The weighted sum over terms and branches, and the penalty."""
+def terms_loss(method: Method, outputs: Outputs, terms: Sequence[Term], weighted: Weighted | None = None) -> Tensor:
+    """The weighted sum over terms and branches, and the penalty. With `weighted`, labels are numbers of its samples."""
     total = torch.as_tensor(outputs.penalty)
     for term in terms:
         for share, logits in zip(term.outputs.loss_weights, term.outputs.logits, strict=True):
-            total = total + (term.weight * share) * method.loss(logits, term.labels)
+            if weighted:
+                row, labels, weights = weighted.rows(term.labels)
+                loss = weighted_loss(method.loss, logits[row], labels, weights.to(logits.dtype))
+            else:
+                loss = method.loss(logits, term.labels)
+            total = total + (term.weight * share) * loss
     return total
 
 
-def in_eval_mode(network: nn.Module, images: Tensor) -> Outputs:
+def in_eval_mode(network: nn.Module, images: Any) -> Outputs:
     """The model's outputs for images as they came, without mixing; its state stays the same."""
     model = getattr(network, "module", network)  # the distributed wrapper would exchange buffers
     with evaluating(model), torch.no_grad():
@@ -212,6 +270,8 @@ def finish_tally(model: Model, tally: Tally, sums: Sums, world: World) -> Record
     world.sum(*sums.values())
     record = tally.finish(sums, model)
     world.share(*model.head.buffers())
+    split = {"val": "validation", "train": "training"}[tally.on]
+    model.solved_on = {"split": split, "samples": float(sums.get("count", torch.tensor(math.nan)))}
     return record
 
 

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from balcal import registry
 from balcal.core import BalcalError, Outputs, PostHoc
-from balcal.data.batches import LoaderBatches
+from balcal.data.loaders import LoaderBatches, Reading
 from balcal.evaluation.predict import fit_posthoc
 from balcal.methods.parts.held_out import check_size
 from balcal.metrics.inputs import read_logits, read_unlabelled
@@ -56,6 +56,14 @@ def spec_of(method: str, settings: Mapping[str, Any] | None = None) -> PostHoc:
             raise BalcalError(unknown(f"setting of `{method}`", str(name), known))
         spec = replace(spec, **{name: value})  # type: ignore[type-var]
     return spec
+
+
+def posthoc_of(spec: Any) -> dict[str, Any] | None:
+    """The name and the settings of a post-hoc method; None for one that does nothing."""
+    for name, each in registry.table("methods").items():
+        if set(each.changes) == {"posthoc"} and type(each.posthoc) is type(spec):
+            return {"name": name, "settings": {f.name: getattr(spec, f.name) for f in fields(spec)}}
+    return None
 
 
 class Calibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -160,7 +168,7 @@ class Calibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 def calibrate(model: Model, loader: Iterable[Any], method: str = "auto") -> Model:
     """Fit a post-hoc method on held-out data and make it part of the model: `model(x)` is calibrated from now on."""
     device = model.head.weights.device
-    batches = LoaderBatches(loader, device, seed=0)
+    batches = LoaderBatches(loader, device, 0, Reading(model.num_classes))
     spec = spec_of(method)
     model.posthoc = fit_posthoc(model, spec, batches).to(device)
     model.method = replace(model.method, posthoc=spec)

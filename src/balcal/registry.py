@@ -21,7 +21,7 @@ from balcal.data.own_images import is_own_images, own_images, own_task
 from balcal.methods.vanilla import VANILLA
 from balcal.recipe import ROLES, THE_REST, Method, Recipe, Task
 from balcal.runtime.devices import best_precision
-from balcal.runtime.names import unknown
+from balcal.runtime.names import nearest, unknown
 from balcal.runtime.values import adapter, as_python, check_value, declared, misfit
 
 KINDS = {
@@ -120,7 +120,7 @@ def recipe(task_name: str, method_name: str, seed: int = 0, overrides: Iterable[
         brought: Mapping[str, Any] = table("methods")[part].settings
         for path, value in {**brought, **made.task.tuned.get(part, {})}.items():
             made = override(made, path, value)
-    overrides = tuple(text.strip() for text in overrides)
+    overrides = tuple(_in_full(made, text.strip()) for text in overrides)
     for text in overrides:
         path, equals, value = text.partition("=")
         if not equals:
@@ -142,6 +142,36 @@ def recipe(task_name: str, method_name: str, seed: int = 0, overrides: Iterable[
         made, overrides = override(made, *settled.split("=")), (*overrides, settled)
     made = replace(made, overrides=overrides)
     return replace(made, parent=_parent_of(made))
+
+
+def _in_full(recipe: Recipe, text: str) -> str:
+    """A setting with its full name: `epochs=3` is `plan.epochs=3`. Others stay as they are."""
+    path, equals, value = text.partition("=")
+    return f"{full_name(recipe, path.strip())}={value}" if equals and "." not in path else text
+
+
+def full_name(recipe: Recipe, path: str) -> str:
+    """The full name of a setting that is given by its last name, if only one part of the recipe has it.
+
+    >>> full_name(recipe("digits", "balcal"), "delta"), full_name(recipe("digits", "balcal"), "plan.lr")
+    ('head.delta', 'plan.lr')
+    """
+    roots = ("plan", "task", *ROLES)
+    if "." in path or path in roots:
+        return path
+    names = [f"{root}.{name}" for root in roots for name in _settable(_part(recipe, root))]
+    found = [name for name in names if name.split(".")[1] == path]
+    if len(found) > 1:
+        raise BalcalError(f"`{path}` may be {' or '.join(found)}: write one of them")
+    if found:
+        return found[0]
+    near = nearest(path, [name.split(".")[1] for name in names])
+    hint = next((f"did you mean `{name}`?" for name in names if name.split(".")[1] == near), "see `balcal show METHOD`")
+    raise BalcalError(f"unknown setting `{path}` of `{recipe.method.name}`; {hint}")
+
+
+def _part(recipe: Recipe, root: str) -> Any:
+    return {"task": recipe.task, "plan": recipe.task.plan}.get(root) or getattr(recipe.method, root)
 
 
 def _parent_of(child: Recipe) -> Recipe | None:
@@ -188,9 +218,10 @@ def has_setting(recipe: Recipe, path: str) -> bool:
     """
     if path.startswith(FOR_PARENT):
         return recipe.parent is not None and has_setting(recipe.parent, path.removeprefix(FOR_PARENT))
+    if "." not in path:
+        return any(path in _settable(_part(recipe, root)) for root in ("plan", "task", *ROLES))
     root, name = _split(path)
-    record = {"task": recipe.task, "plan": recipe.task.plan}.get(root) or getattr(recipe.method, root)
-    return name in _settable(record)
+    return name in _settable(_part(recipe, root))
 
 
 def _split(path: str) -> tuple[str, str]:

@@ -21,6 +21,7 @@ with warnings.catch_warnings():
         TrainingArguments,
         ViTConfig,
         ViTForImageClassification,
+        pipeline,
     )
 
     from balcal.adapters.huggingface import Calibrated
@@ -110,6 +111,7 @@ def test_the_loss_is_the_method_s_and_shares_add_up():
     batch = sentences(20, 2)
     ids, labels = torch.stack([b["input_ids"] for b in batch]), torch.stack([b["labels"] for b in batch])
     model.eval()
+    model.classifier.train()  # no dropout, and the loss of training
     outputs = model(input_ids=ids)
     branches = model.classifier.outputs
     by_hand = sum(w * balcal.method("ls").loss(z, labels) for w, z in zip((0.5, 0.5), branches.logits, strict=True))
@@ -119,3 +121,45 @@ def test_the_loss_is_the_method_s_and_shares_add_up():
         outputs = model(input_ids=ids[part])
         parts.append(calibrated.loss(outputs, labels[part], num_items_in_batch=20))
     torch.testing.assert_close(sum(parts), by_hand)
+
+
+CASES = [(bert, "balcal-auto", "ts"), (bert, "vanilla+ts", None), (vit, "balcal", None)]
+
+
+@pytest.mark.parametrize(("make", "method", "posthoc"), CASES)
+def test_a_saved_model_is_loaded_by_from_pretrained(make, method, posthoc, tmp_path):
+    model, data = make(), digits() if make is vit else sentences(300, 0)
+    calibrated = Calibrated(model, method)
+    trainer = trainer_of(model, calibrated, data[:100], data[100:200], tmp_path, num_train_epochs=2)
+    trainer.train()
+    told = trainer.predict(data[200:260])
+    by_hand = -told.predictions[np.arange(60), told.label_ids].mean()
+    assert told.metrics["test_loss"] == pytest.approx(by_hand, abs=1e-5), "the evaluation loss is the NLL"
+    if method == "vanilla+ts":
+        assert float(model.classifier.posthoc.temperature) != 1, "fitted on the validation batches"
+    if posthoc:
+        calibrated.calibrate(told.predictions, told.label_ids, posthoc)
+    trainer.save_model(tmp_path / "saved")
+    torch.manual_seed(7)
+    again = type(model).from_pretrained(tmp_path / "saved").eval()
+    batch = {name: torch.stack([row[name] for row in data[200:220]]) for name in data[0] if name != "labels"}
+    with torch.no_grad():
+        torch.testing.assert_close(again(**batch).logits, model.eval()(**batch).logits, atol=1e-6, rtol=0)
+
+
+def test_a_pipeline_says_calibrated_probabilities(tmp_path):
+    from transformers import BertTokenizer
+
+    (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmno"]))
+    model = bert()
+    calibrated = Calibrated(model, "balcal")
+    model.classifier.head.set_gamma(0.3)
+    model.save_pretrained(tmp_path / "saved")
+    BertTokenizer(str(tmp_path / "vocab.txt")).save_pretrained(tmp_path / "saved")
+    ask = pipeline("text-classification", model=str(tmp_path / "saved"), device="cpu", top_k=None)
+    found = {each["label"]: each["score"] for each in ask(["a b c d"])[0]}
+    ids = ask.tokenizer("a b c d", return_tensors="pt")
+    with torch.no_grad():
+        expected = model.eval()(**ids).logits[0].exp()
+    assert [found[f"LABEL_{k}"] for k in range(3)] == pytest.approx(expected.tolist(), abs=1e-6)
+    assert calibrated.adapted.head.gamma == pytest.approx(0.3)

@@ -106,3 +106,50 @@ def test_names_stay_and_weights_from_before_still_load(tmp_path):
     torch.testing.assert_close(module.head.head.classifier(module.body(x)), plain.eval()(x))
     with pytest.raises(balcal.BalcalError, match="needs a loop of ours"):
         Calibrated("balcal+mixup").setup(None, Digits(), "fit")
+
+
+@pytest.mark.parametrize("method", ["balcal-auto", "vanilla+ts"])
+def test_load_from_checkpoint(method, tmp_path):
+    module, trainer = trained([Calibrated(method)], tmp_path, epochs=2)
+    trainer.save_checkpoint(tmp_path / "a.ckpt")
+    again = Digits.load_from_checkpoint(tmp_path / "a.ckpt").eval()
+    x, y = loaders()[1].dataset.tensors
+    with torch.no_grad():
+        torch.testing.assert_close(again(x), module(x), atol=1e-6, rtol=0)
+    if method == "vanilla+ts":
+        from balcal.methods.temperature import solve_temperature
+
+        module.head.posthoc = nn.Identity()
+        with torch.no_grad():
+            plain = module.head.head.classifier(module.body(x))
+        expected = solve_temperature(plain.double(), y)
+        assert float(again.head.posthoc.temperature) == pytest.approx(expected, rel=1e-3)
+
+
+class Penalised(Digits):
+    """A penalty beside the cross-entropy."""
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        return F.cross_entropy(self(x), y) + 100 * self.body[0].weight.square().sum()
+
+
+def test_extra_losses_are_kept(tmp_path):
+    norms = []
+    for kind in (Digits, Penalised):
+        seed_everything(0)
+        module = kind()
+        trainer = Trainer(
+            max_epochs=3, callbacks=[Calibrated("balcal")], logger=False, enable_progress_bar=False,
+            enable_model_summary=False, accelerator="cpu", enable_checkpointing=False,
+        )  # fmt: skip
+        trainer.fit(module, *loaders()[:2])
+        norms.append(float(module.body[0].weight.detach().square().sum()))
+    assert norms[1] < 0.5 * norms[0]
+
+
+def test_manual_optimisation_is_refused():
+    module = Digits()
+    module.automatic_optimization = False
+    with pytest.raises(balcal.BalcalError, match=r"optimises by itself.*use balcal\.wrap"):
+        Calibrated("balcal").setup(None, module, "fit")

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import scipy.sparse
 import torch
 from sklearn.calibration import CalibrationDisplay
 from sklearn.datasets import load_breast_cancer, load_digits, load_wine
@@ -17,7 +18,14 @@ from balcal import BalCALClassifier
 QUICK = {"epochs": 15, "hidden": (32,), "random_state": 0}
 
 
-@parametrize_with_checks([BalCALClassifier(epochs=20, hidden=(32,))])
+NOT_TO_BE_HAD = {
+    "check_sample_weight_equivalence_on_dense_data": "repeated rows change mini-batches and what is held out"
+}
+
+
+@parametrize_with_checks(
+    [BalCALClassifier(epochs=20, hidden=(32,))], expected_failed_checks=lambda estimator: NOT_TO_BE_HAD
+)
 def test_the_checks_of_scikit_learn(estimator, check):
     check(estimator)
 
@@ -63,3 +71,60 @@ def test_any_method_any_network_and_images_by_name():
     images = X.reshape(-1, 1, 8, 8) / 16
     seen = BalCALClassifier("vanilla", backbone="cnn-8", epochs=10, random_state=0).fit(images[:600], y[:600])
     assert seen.score(images[600:], y[600:]) > 0.9
+
+
+def people(n=400, seed=0):
+    """A table as it is: text, categories, booleans, numbers with gaps."""
+    pd = pytest.importorskip("pandas")
+    rng = np.random.default_rng(seed)
+    town, member, age = rng.choice(["Rome", "Oslo", "Lima"], n), rng.random(n) < 0.5, rng.normal(40, 10, n)
+    label = np.where((town == "Rome") | (age > 50), "yes", "no")
+    age[rng.random(n) < 0.2] = np.nan
+    frame = pd.DataFrame(
+        {"age": age, "town": town, "kind": pd.Categorical(rng.choice(["a", "b"], n)), "member": member}
+    )
+    frame.loc[rng.random(n) < 0.05, "town"] = None
+    return frame, label
+
+
+def test_a_table_with_categories_and_gaps():
+    X, y = people()
+    model = BalCALClassifier(**QUICK | {"epochs": 30}).fit(X, y)
+    X_test, y_test = people(200, 1)
+    assert model.score(X_test, y_test) > 0.85
+    assert list(model.feature_names_in_) == list(X.columns)
+    X_test.loc[0, "town"] = "Atlantis"
+    assert np.isfinite(model.predict_proba(X_test)).all()
+    np.testing.assert_allclose(model.predict_log_proba(X_test), np.log(model.predict_proba(X_test)), atol=1e-9)
+    with pytest.raises(ValueError, match="feature names"):
+        model.predict(X_test[list(X.columns[::-1])])
+    numbers, label = load_wine(return_X_y=True)
+    numbers[::7, 3] = np.nan
+    assert BalCALClassifier(**QUICK).fit(numbers, label).score(numbers, label) > 0.9
+    X.loc[3, "age"] = np.inf
+    with pytest.raises(ValueError, match="infinity"):
+        BalCALClassifier(**QUICK).fit(X, y)
+
+
+def test_weights_of_rows_and_of_classes():
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(400, 2)), rng.random(400) < 0.2
+    plain = BalCALClassifier(**QUICK).fit(X, y).predict_proba(X)[:, 1].mean()
+    balanced = BalCALClassifier(**QUICK, class_weight="balanced").fit(X, y)
+    by_row = BalCALClassifier(**QUICK).fit(X, y, sample_weight=np.where(y, 4.0, 1.0) * 3)
+    named = BalCALClassifier(**QUICK, class_weight={True: 4.0, False: 1.0}).fit(X, y)
+    assert plain < 0.3
+    for model in (balanced, by_row, named):
+        assert model.predict_proba(X)[:, 1].mean() == pytest.approx(0.5, abs=0.12)
+    np.testing.assert_allclose(by_row.predict_proba(X), named.predict_proba(X), atol=1e-5, err_msg="only ratios count")
+    half = np.arange(400) < 200
+    left_out = BalCALClassifier(**QUICK).fit(X, np.where(half, y, ~y), sample_weight=half.astype(float))
+    assert left_out.predict_proba(X)[:, 1].mean() < 0.35
+    with pytest.raises(ValueError, match="at least one non-zero"):
+        BalCALClassifier(**QUICK).fit(X, y, sample_weight=np.zeros(400))
+
+
+def test_sparse_rows_are_refused():
+    X, y = load_wine(return_X_y=True)
+    with pytest.raises(TypeError, match=r"[Ss]parse.*toarray"):
+        BalCALClassifier(**QUICK).fit(scipy.sparse.csr_matrix(X), y)

@@ -25,7 +25,7 @@ from balcal.analysis.features import (
 )
 from balcal.build import as_method
 from balcal.core import BalcalError
-from balcal.data.batches import LoaderBatches
+from balcal.data.loaders import LoaderBatches
 from balcal.methods.parts.etf import largest_confidence, simplex_etf
 from balcal.model import Model
 from balcal.runs import Run

@@ -202,3 +202,45 @@ def test_the_public_names_are_there():
     assert set(balcal.__all__) <= set(dir(balcal))
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         balcal.nonsense  # noqa: B018
+
+
+def test_version_and_completion(capsys, monkeypatch):
+    code, out, _ = balcal_cli("--version", capsys=capsys)
+    assert (code, out.strip()) == (0, f"balcal {balcal.__version__}")
+    monkeypatch.setenv("_BALCAL_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", "balcal train digits fl+bal")
+    monkeypatch.setenv("COMP_CWORD", "3")
+    _, out, _ = balcal_cli(capsys=capsys)
+    assert {"fl+balcal", "fl+balcal-auto"} <= set(out.split())
+
+
+def test_a_csv_whose_columns_are_classes(tmp_path, capsys):
+    table = tmp_path / "pets.csv"
+    rows = ["0.7,cat,0.3", "0.2,dog,0.8", "0.4,cat,0.6"] * 20
+    table.write_text("cat,label,dog\n" + "\n".join(rows))
+    code, _, err = balcal_cli("report", table, "--as", "probs", capsys=capsys)
+    assert code == 0, err
+    page = (tmp_path / "pets.html").read_text()
+    assert ">cat<" in page
+    assert "66.7" in page
+    table.write_text("cat,label,dog\n0.7,cow,0.3\n")
+    _, _, err = balcal_cli("report", table, "--as", "probs", capsys=capsys)
+    assert "the label `cow`, which is no class index and no column's name" in err
+    np.savez(tmp_path / "odd.npz", p=np.full((50, 2), 0.5), labels=np.arange(50) % 2)
+    labels = f"{tmp_path / 'odd.npz'}:labels"
+    code, _, err = balcal_cli("report", f"{tmp_path / 'odd.npz'}:p", "--as", "probs", "--labels", labels, capsys=capsys)
+    assert code == 0, err
+
+
+def test_the_time_left_is_never_negative():
+    import torch
+
+    from balcal.runtime.progress import Progress
+
+    progress = Progress("", quiet=True)
+    progress.start(1, 0, 0, 4, 3)
+    for _ in range(4):
+        progress.train_batch(torch.tensor(0.0))
+    for _ in range(30):
+        progress.val_batch()
+    assert progress.left() == "about 0 s left"

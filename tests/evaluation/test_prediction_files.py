@@ -226,7 +226,7 @@ def test_damaged_files_get_one_sentence(tmp_path, what):
         (b"label,a,label\n0,0.5,0.5\n", "one column `label`"),
         (b"label,a,b\n0,0.5,0.5,0.0\n", "not as many as its first line"),
         (b"label,a,b\n0,0.5\n", "not as many as its first line"),
-        (b"label,a,b\n0.7,0.5,0.5\n", "not numbers"),
+        (b"label,a,b\n0.7,0.5,0.5\n", "the label `0.7`, which is no class index"),
         (b"label,a,b\n99999999999999999999999,0.5,0.5\n", "expected numbers in the labels"),
         (b"label,a,b\n0,nan,0.5\n", "NaN or infinite"),
         (b"label\n0\n", "rows without a number"),

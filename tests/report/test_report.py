@@ -358,3 +358,26 @@ def test_the_header_admits_ignorance_and_shows_p_values(tmp_path):
     assert "samples would tell a gap of 3" in page
     for words in ("Spiegelhalter", "Kuiper", "p-value", "refinement", "miscalibration"):
         assert words in page
+
+
+def test_the_headline_of_an_arena_answers():
+    """Who is worse, who cannot be told apart, and how many seeds would tell: 2.8^2 var / 0.01^2."""
+    from types import SimpleNamespace
+
+    from balcal.report.arena import headline
+
+    def row(entry, values, ties):
+        return SimpleNamespace(
+            entry=entry, columns={"ece": SimpleNamespace(values=values, ties_best=ties, mean=sum(values) / len(values))}
+        )
+
+    best = row("ts", [0.01, 0.02, 0.03], True)
+    near = row("balcal", [0.03, 0.02, 0.04], True)  # differences 0.02, 0.00, 0.01: variance 0.0001
+    far = row("fl", [0.2, 0.2, 0.2], False)
+    arena = SimpleNamespace(seeds=(0, 1, 2), best=lambda name: "ts")
+    said = headline(arena, [best, near, far])
+    assert said == (
+        "fl is worse than ts; the other one cannot be told from it with 3 seeds; 8 would tell a difference of 1 point"
+    )
+    assert headline(arena, [best, near]).startswith("None of the 2 can be told from the best, ts, with 3 seeds")
+    assert headline(arena, [best, far]) == "ts is better calibrated than all others"

@@ -10,7 +10,7 @@ from torch import nn
 import balcal
 from balcal import registry
 from balcal.core import BalcalError
-from balcal.data.batches import LoaderBatches
+from balcal.data.loaders import LoaderBatches
 from balcal.recipe import Plan
 from balcal.runs import Run
 from balcal.runtime import devices
@@ -90,7 +90,7 @@ def model():
 
 def test_fit_asks_the_device_of_the_model(monkeypatch):
     asked = []
-    monkeypatch.setattr("balcal.training.fit.best_precision", lambda device: asked.append(device) or "fp32")
+    monkeypatch.setattr("balcal.training.optimise.best_precision", lambda device: asked.append(device) or "fp32")
     data = [(torch.randn(6, 8), torch.arange(6) % 4)]
     balcal.fit(model(), data, data, epochs=1, quiet=True, precision="auto")
     assert asked == [CPU]

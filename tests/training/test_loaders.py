@@ -69,8 +69,10 @@ everywhere = pytest.mark.parametrize("use", USES.values(), ids=USES.keys())
         ([*GOOD, (X[:4], Y[:4].float())], r"must be a list of class indices, not torch.float32 \(4,\)"),
         ([*GOOD, (X[:4], Y[:4, None])], r"must be a list of class indices, not torch.int64 \(4, 1\)"),
         ([*GOOD, (X[:4], Y[:4] * 1j)], "must be a list of class indices, not torch.complex64"),
-        ([{"pixels": X, "labels": Y}], r"must give pairs \(images, labels\)"),
-        ([(X, Y, Y)], r"must give pairs \(images, labels\)"),
+        ([(X, Y, Y[:9])], "the third part of batch 1 must be the weights of its 64 samples"),
+        ([(X, Y, X[:, 0])], "finite and none below 0"),
+        ([(X, X, X, Y)], "gives 4 parts: say where the labels are, target=-1"),
+        ([(X, "cat")], "the labels of batch 1 are no numbers"),
         ([(X[0], Y[0])], "must be a list of class indices"),
         ([], "empty"),
     ],
@@ -112,7 +114,7 @@ def test_without_a_length_there_is_nothing_to_count():
     assert torch.equal(predictions.labels, Y)
     with pytest.raises(BalcalError, match="the loader is empty"):
         balcal.predict(wrapped(), iter([]))
-    with pytest.raises(BalcalError, match="the loader has no length"):
+    with pytest.raises(BalcalError, match="the loader is an iterator"):
         balcal.fit(wrapped(), (batch for batch in GOOD), GOOD, epochs=1, quiet=True)
 
 

@@ -4,7 +4,10 @@
     Trainer(model, ..., compute_loss_func=calibrated.loss, callbacks=[calibrated]).train()
 
 `model(...).logits` become calibrated log-probabilities, which are valid logits: pipelines need no change. Methods that
-solve for gamma on the validation split use the batches of the Trainer's evaluations (eval_strategy="epoch").
+solve for gamma on the validation split use the batches of the Trainer's evaluations (eval_strategy="epoch"), and so
+does a post-hoc map (`vanilla+ts`).
+
+The model's config says how it was adapted. Where this module is imported, `from_pretrained` builds it so.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from balcal.core import BalcalError, Record
 from balcal.recipe import Method
 
 try:
-    from transformers import TrainerCallback
+    from transformers import PreTrainedModel, TrainerCallback
 except ImportError:
     raise BalcalError("transformers is not installed: pip install 'balcal[huggingface]'") from None
 
@@ -29,6 +32,14 @@ class Calibrated(TrainerCallback):
     def __init__(self, model: nn.Module, method: Method | str = "balcal-auto", num_classes: int | None = None) -> None:
         self.adapted = AdaptedNetwork(model, method, num_classes)
         self.records: list[Record] = []
+        self._describe()
+
+    def _describe(self) -> None:
+        """Say in the model's config how it is adapted, so that it can be loaded."""
+        config: Any = getattr(self.adapted.backbone, "config", None)
+        described = self.adapted.described()
+        if config is not None and described is not None:
+            config.balcal = described | {"class": type(self.adapted.backbone).__name__}
 
     def loss(self, outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Tensor:
         """The method's loss of a batch; with accumulated gradients, its share of the step's loss."""
@@ -38,6 +49,7 @@ class Calibrated(TrainerCallback):
     def calibrate(self, log_probs: Any, labels: Any, method: str = "ts") -> None:
         """Fit a post-hoc method on `trainer.predict(held_out)`: its `predictions` and `label_ids`."""
         self.adapted.calibrate(log_probs, labels, method)
+        self._describe()
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         self._end("train")
@@ -49,3 +61,21 @@ class Calibrated(TrainerCallback):
         record = self.adapted.end(split)
         if record:
             self.records.append(record)
+
+
+_post_init: Any = PreTrainedModel.post_init
+
+
+def _adapting_post_init(self: Any) -> None:
+    """Every model calls this when it is built; one whose config says so gets the slot of its calibrated classifier."""
+    described = getattr(self.config, "balcal", None)
+    if isinstance(described, dict) and described.get("class") == type(self).__name__ and not _adapted(self):
+        AdaptedNetwork.of(self, described)
+    _post_init(self)
+
+
+def _adapted(model: nn.Module) -> bool:
+    return any(getattr(module, "takes_a_classifiers_place", False) for module in model.modules())
+
+
+PreTrainedModel.post_init = _adapting_post_init  # type: ignore[method-assign]

@@ -1,20 +1,21 @@
-"""Use a user's network as a backbone: its features are the input of its last linear layer, its blocks its children."""
+"""Use a user's network as a backbone: its features are the input of its classifier, its blocks its children."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
+import torch
 from torch import Tensor, nn
 
-from balcal.core import BalcalError
-
-USUAL_PLACES = ("fc", "classifier", "head", "heads.head", "head.fc", "heads", "linear", "output")
+from balcal.backbones.classifiers import as_it_was, as_linear, call, leaves, not_at_the_end
 
 
 class Tap(nn.Module):
-    """Takes the classifier's place and passes its input through."""
+    """Takes the classifier's place and passes its input through. A map is pooled to a vector, and passed as a map."""
+
+    takes_a_classifiers_place: ClassVar[bool] = True
 
     def __init__(self) -> None:
         super().__init__()
@@ -26,37 +27,83 @@ class Tap(nn.Module):
 
 
 class TappedNetwork(nn.Module):
-    """A user's network without its last linear layer, as a backbone."""
+    """A user's network without its classifier, as a backbone."""
 
     map_channels: ClassVar[None] = None  # nothing is known of what comes before its features
 
-    def __init__(self, network: nn.Module, path: str, classifier: nn.Linear) -> None:
+    def __init__(self, network: nn.Module, path: str) -> None:
         super().__init__()
-        self.num_features = classifier.in_features
         self.path = path
+        self.classifier = [network.get_submodule(path)]  # in a list: it is no part of the backbone
+        self.on_maps = not isinstance(self.classifier[0], nn.Linear)
+        own: Any = self.classifier[0]
+        self.num_features: int = own.in_channels if self.on_maps else own.in_features
         self.tap = Tap()
         self.network = network
+        self.checked = not self.on_maps
 
     def take_over(self) -> None:
         """From now on the network ends in the tap."""
-        parent, _, name = self.path.rpartition(".")
-        self.network.get_submodule(parent).register_module(name, self.tap)
+        self._put(self.tap)
 
-    def forward_features(self, x: Tensor) -> Tensor:
-        out: Any = self.network(x)
+    def give_back(self) -> None:
+        """The network is again as it was."""
+        self._put(self.classifier[0])
+
+    def _put(self, layer: nn.Module) -> None:
+        parent, _, name = self.path.rpartition(".")
+        self.network.get_submodule(parent).register_module(name, layer)
+
+    def forward_features(self, x: Any) -> Tensor:
+        given = call(self.network, x)
         features, self.tap.seen = self.tap.seen, None
-        if features is None or out is not features:
-            raise BalcalError(
-                f"the network does not end with its layer `{self.path}` (does a softmax follow, or is it not used?): "
-                "pass features= a function from images to a matrix (N, D), and num_features= D"
-            )
+        if features is None:
+            raise not_at_the_end(self.path)
+        if torch.compiler.is_compiling():
+            return _vector(features) if self.on_maps else features
+        if self.on_maps:
+            return self._pooled(features, x)
+        if not any(_is_view(each, features) for each in leaves(given)):
+            raise not_at_the_end(self.path)
         return features
+
+    def _pooled(self, features: Tensor, x: Any) -> Tensor:
+        """A convolution of one pixel and a mean over pixels may change places, unless something stands in between.
+
+        Features are often positive, so that a ReLU in between does not show: the first batch is passed negated, too.
+        """
+        if not self.checked:
+            hook = self.tap.register_forward_hook(lambda _module, _x, out: -out)
+            try:
+                with torch.no_grad(), as_it_was(self.network):
+                    given = next(leaves(call(self.network, x)), None)
+                    negated = _vector(cast(Tensor, self.tap.seen))
+            finally:
+                hook.remove()
+                self.tap.seen = None
+            shown = (
+                None if given is None else given.reshape(negated.shape) if given.numel() == negated.numel() else None
+            )
+            if shown is None or not torch.allclose(shown, -negated, rtol=1e-3, atol=1e-4):
+                raise not_at_the_end(self.path)
+            self.checked = True
+        return _vector(features)
 
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
         return x
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Any) -> Tensor:
         return self.forward_features(x)
+
+
+def _vector(features: Tensor) -> Tensor:
+    """(N, D, ...) -> (N, D)."""
+    return features.flatten(2).mean(2) if features.ndim > 2 else features
+
+
+def _is_view(given: Tensor, features: Tensor) -> bool:
+    """Whether a network's output is what the tap passed on, reshaped at most."""
+    return given is features or (given.numel() == features.numel() and given.data_ptr() == features.data_ptr())
 
 
 class CustomFeatures(nn.Module):
@@ -78,25 +125,6 @@ class CustomFeatures(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.forward_features(x)
-
-
-def find_classifier(network: nn.Module) -> str:
-    """The path of the last linear layer: the usual names first, then the last one registered.
-
-    >>> find_classifier(nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)))
-    '2'
-    """
-    linear: list[str] = [name for name, module in network.named_modules() if type(module) is nn.Linear and name]
-    for place in USUAL_PLACES:
-        inside = [name for name in linear if name == place or name.startswith(f"{place}.")]
-        if inside:
-            return inside[-1]
-    if not linear:
-        raise BalcalError(
-            f"wrap found no nn.Linear in {type(network).__name__} to take the place of: "
-            "pass features= a function from images to a matrix (N, D), and num_features= D"
-        )
-    return linear[-1]
 
 
 def blocks_of(backbone: nn.Module) -> list[nn.Module]:
@@ -126,4 +154,4 @@ def _opened(module: nn.Module) -> list[nn.Module]:
 def own_classifier(backbone: Any, num_classes: int) -> nn.Linear | None:
     """A timm model's classifier, if it already has the right number of classes."""
     own = backbone.get_classifier() if hasattr(backbone, "get_classifier") else None
-    return own if isinstance(own, nn.Linear) and own.out_features == num_classes else None
+    return as_linear(own, num_classes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -11,10 +12,38 @@ import typer
 app = typer.Typer(
     help="Classifiers whose confidence can be trusted.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        from balcal import __version__
+
+        print(f"balcal {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Classifiers whose confidence can be trusted."""
+
+
+def names_of(kind: str) -> Callable[[str], list[str]]:
+    """Complete a name of this kind at the tab key; what stands before a `+` stays."""
+
+    def complete(incomplete: str) -> list[str]:
+        from balcal import registry
+
+        before, plus, last = incomplete.rpartition("+")
+        return [f"{before}{plus}{name}" for name in registry.table(kind) if name.startswith(last)]
+
+    return complete
 
 
 def _stay_offline(offline: bool) -> bool:

@@ -9,15 +9,17 @@ from typing import Annotated
 
 import typer
 
-from balcal.cli.options import Device, Json, Offline, Out, Quiet, Seed, Set, Track, app
+from balcal.cli.options import Device, Json, Offline, Out, Quiet, Seed, Set, Track, app, names_of
 from balcal.cli.text import print_figures, print_table, say
 from balcal.runtime.names import plain
 
 
 @app.command()
 def train(
-    task: Annotated[str, typer.Argument(help="See `balcal list tasks`.")] = "fashion",
-    method: Annotated[str, typer.Argument(help="See `balcal list methods`; join with +.")] = "balcal-auto",
+    task: Annotated[str, typer.Argument(help="See `balcal list tasks`.", autocompletion=names_of("tasks"))] = "fashion",
+    method: Annotated[
+        str, typer.Argument(help="See `balcal list methods`; join with +.", autocompletion=names_of("methods"))
+    ] = "balcal-auto",
     seed: Seed = 0,
     set_: Set = None,
     out: Out = Path("runs"),
@@ -50,7 +52,7 @@ def arena(
     methods: Annotated[
         str, typer.Option(help="Joined by commas; each is evaluated with and without ts.")
     ] = "vanilla,balcal",
-    seeds: Annotated[int, typer.Option(min=1, help="How many, from 0 on.")] = 3,
+    seeds: Annotated[int, typer.Option(min=1, help="How many, from 0 on.")] = 5,
     set_: Set = None,
     search: Annotated[
         list[str] | None,

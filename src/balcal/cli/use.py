@@ -115,13 +115,15 @@ def report(
     method: Annotated[
         str, typer.Option("--with", help="The post-hoc method to show beside the run as trained.")
     ] = "ts",
+    labels: Labels = None,
+    kind: Kind = None,
     offline: Offline = False,
     json: Json = False,
 ) -> None:
     """Write one HTML page about a run or an arena; it needs no other file and no network."""
     from balcal.report import write_report
 
-    written = write_report(source, out, method)
+    written = write_report(source, out, method, labels, kind)
     say(_json.dumps(written, indent=2) if json else f"report: {written['report']} ({written['bytes'] / 1000:,.0f} kB)")
 
 

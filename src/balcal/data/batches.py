@@ -6,20 +6,21 @@ A run in several processes has the same batches as a run in one. Each process ta
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
 
-from balcal.core import BalcalError, check_labels
-from balcal.runtime.randomness import generator, seed_torch
+from balcal.core import BalcalError
+from balcal.runtime.randomness import generator
 
 if TYPE_CHECKING:
     from balcal.data.dataset import Dataset, ImageSet
 
-Batch = tuple[Tensor, Tensor]
+Batch = tuple[Any, Any]
+"""inputs, and labels; for a user's own loader see `data/loaders.py`"""
 PIXELS_AT_ONCE = 1 << 19
 """pixels to prepare at once: making several small batches together costs less than one by one"""
 
@@ -32,7 +33,7 @@ class Batches(Protocol):
 
     def __len__(self) -> int: ...
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]: ...
-    def share(self, labels: Tensor) -> float:
+    def share(self, labels: Any) -> float:
         """The weight of this process's part of a batch: its size relative to an even part."""
         ...
 
@@ -126,76 +127,3 @@ class MemoryBatches:
 
     def share(self, labels: Tensor) -> float:
         return len(labels) * self.size / min(self.batch_size, len(self.data))
-
-
-@dataclass(frozen=True, eq=False)
-class LoaderBatches:
-    """Batches of a user's loader of (x, y). Seeding torch makes its shuffling a function of (seed, epoch)."""
-
-    checked: ClassVar[bool] = False
-    loader: Iterable[Any]
-    device: torch.device
-    seed: int
-
-    def __len__(self) -> int:
-        try:
-            return len(self.loader)  # type: ignore[arg-type]
-        except TypeError:
-            raise BalcalError(
-                "the loader has no length: wrap it so that len(loader) gives its number of batches"
-            ) from None
-
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
-        seed_torch(self.seed, "order", epoch)  # samplers draw their order from torch's generator
-        for step, (images, labels) in enumerate(pairs(self.loader)):
-            if step >= start:
-                yield images.to(self.device, non_blocking=True), labels.to(self.device, non_blocking=True)
-            seed_torch(self.seed, "load", epoch, step + 1)  # for draws made while loading the next one
-
-    def share(self, labels: Tensor) -> float:
-        return 1.0
-
-
-def pairs(loader: Iterable[Any]) -> Iterator[Batch]:
-    """The batches of a loader, checked and counted: with fewer than it promises, the loss would be wrong."""
-    try:
-        promised = len(loader)  # type: ignore[arg-type]
-    except TypeError:
-        promised = None
-    count = 0
-    for batch in loader:
-        if count == promised:
-            raise BalcalError(
-                f"the loader gives more than {promised} batches, which is its length: "
-                "make len(loader) its number of batches"
-            )
-        count += 1
-        yield _pair(batch, f"batch {count}")
-    if promised is not None and count < promised:
-        raise BalcalError(
-            f"the loader has ended after {count} of {promised} batches: make len(loader) its number of batches, and "
-            "let it begin anew each time (an iterator is used up after the first)"
-        )
-
-
-def _pair(batch: Any, where: str) -> Batch:
-    try:
-        images, labels = batch
-        images, labels = torch.as_tensor(images), torch.as_tensor(labels)
-    except (TypeError, ValueError, RuntimeError):
-        raise BalcalError("the loader must give pairs (images, labels)") from None
-    check_batch(images, labels, where)
-    return images, labels.long()
-
-
-def check_batch(images: Tensor, labels: Tensor, where: str) -> None:
-    """Labels must be a list of whole numbers, one for each image.
-
-    >>> check_batch(torch.zeros(3, 8), torch.tensor([0, 1]), "batch 1")
-    Traceback (most recent call last):
-    balcal.core.BalcalError: batch 1 has 3 images and 2 labels: each image needs one label
-    """
-    check_labels(labels, None, where)
-    count = len(images) if images.ndim else 0
-    if count != len(labels):
-        raise BalcalError(f"{where} has {count} images and {len(labels)} labels: each image needs one label")

@@ -14,6 +14,7 @@ from balcal.data.corruptions import ROTATION
 from balcal.data.dataset import Dataset, ImageSet, Parts
 from balcal.data.decoding import read_mosaic
 from balcal.data.image_folders import subfolders, tiny_names
+from balcal.data.text import SIDE, breast_cancer, intents_of
 
 __all__ = ["DATASETS", "Dataset"]
 
@@ -57,6 +58,10 @@ def digits() -> Parts:
     whole = ImageSet(images, torch.from_numpy(bunch.target.astype(np.int64)))
     rows = torch.arange(len(whole))
     return whole.take(rows[:-500]), whole.take(rows[-500:])
+
+
+def _intents() -> tuple[str, ...]:
+    return tuple(intents_of(known_files.CLINC.locate().path))
 
 
 def _tiny_names() -> tuple[str, ...]:
@@ -199,6 +204,44 @@ DATASETS = {
             side=32,
             licence="Describable Textures Dataset: for research",
             source="ten classes of DTD at 32 x 32 pixels, for evaluation only",
+        ),
+        Dataset(
+            "clinc",
+            tuple(f"intent {k}" for k in range(150)),
+            known_files.CLINC,
+            mean=(0.0,),
+            std=(1 / 255,),
+            sizes=(18_000, 4_500),
+            side=SIDE,
+            licence="CC BY 3.0; cite Larson et al., EMNLP 2019",
+            source="https://github.com/clinc/oos-eval: requests as UTF-8 bytes",
+            ood=("clinc-oos",),
+            shift=(),
+            names=_intents,
+        ),
+        Dataset(
+            "clinc-oos",
+            tuple(f"intent {k}" for k in range(150)),
+            known_files.CLINC_OOS,
+            mean=(0.0,),
+            std=(1 / 255,),
+            sizes=(0, 1_000),
+            side=SIDE,
+            licence="CC BY 3.0; cite Larson et al., EMNLP 2019",
+            source="https://github.com/clinc/oos-eval: requests that belong to no intent, for evaluation only",
+            shift=(),
+        ),
+        Dataset(
+            "tumours",
+            ("malignant", "benign"),
+            breast_cancer,
+            mean=(0.2197,),
+            std=(0.1920,),
+            sizes=(380, 189),
+            side=6,
+            licence="BSD-3-Clause; UCI, CC BY 4.0",
+            source="scikit-learn's breast cancer table, each column rounded to 256 levels",
+            shift=(),
         ),
     )
 }

@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from balcal.data import cifar, image_folders, svhn
+from balcal.data import cifar, image_folders, svhn, text
 from balcal.data.dataset import Parts
 from balcal.data.download import Download
 from balcal.data.locate import Form, StoredFiles
@@ -237,4 +237,10 @@ TEXTURES: StoredFiles[Parts] = StoredFiles(
         ),
     ),
     sizes=(0, 1_200),
+)
+
+_CLINC150 = _files("sha256", {"data_full.json.gz": "01cce723a1b3a2a342158c5b4545e5255bc167fa6037c8a827b1908e504a9014"})
+CLINC: StoredFiles[Parts] = StoredFiles("clinc", (Form("clinc150", _CLINC150, text.clinc),), sizes=(18_000, 4_500))
+CLINC_OOS: StoredFiles[Parts] = StoredFiles(
+    "clinc-oos", (Form("clinc150", _CLINC150, text.clinc_out_of_scope),), sizes=(0, 1_000)
 )

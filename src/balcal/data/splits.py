@@ -118,7 +118,7 @@ def hold_out(
 
     The data set's own transforms, such as augmentation, apply to the held-out samples as well.
     """
-    if not isinstance(loader, DataLoader) or not _each_once(loader) or loader.batch_size is None:
+    if not isinstance(loader, DataLoader) or not each_once(loader) or loader.batch_size is None:
         raise BalcalError(
             "there is no validation loader, and of this training loader no samples can be held out, since it is no "
             "DataLoader with an ordinary sampler: pass val_loader="
@@ -131,12 +131,16 @@ def hold_out(
     order = torch.randperm(samples, generator=generator(seed, "split")).tolist()
     kept = round(HELD_OUT_SHARE * samples)
     say(f"no val_loader: {kept:,} of {samples:,} training samples are held out for validation")
-    shuffled = isinstance(loader.sampler, RandomSampler)
-    rest = _loader_of_rows(loader, sorted(order[kept:]), shuffle=shuffled, drop_last=loader.drop_last)
-    return rest, _loader_of_rows(loader, sorted(order[:kept]))
+    rest = loader_like(loader, Subset(loader.dataset, sorted(order[kept:])), **same_order(loader))
+    return rest, loader_like(loader, Subset(loader.dataset, sorted(order[:kept])))
 
 
-def _each_once(loader: DataLoader[Any]) -> bool:
+def same_order(loader: DataLoader[Any]) -> dict[str, Any]:
+    """The settings that order a loader's samples."""
+    return {"shuffle": isinstance(loader.sampler, RandomSampler), "drop_last": loader.drop_last}
+
+
+def each_once(loader: DataLoader[Any]) -> bool:
     """Whether an epoch has every sample once. Of custom samplers that is not known."""
     sampler = loader.sampler
     if type(sampler) is RandomSampler:
@@ -144,11 +148,12 @@ def _each_once(loader: DataLoader[Any]) -> bool:
     return type(sampler) is SequentialSampler
 
 
-def _loader_of_rows(loader: DataLoader[Any], rows: list[int], **changes: Any) -> DataLoader[Any]:
+def loader_like(loader: DataLoader[Any], dataset: Any, **changes: Any) -> DataLoader[Any]:
+    """A loader with the same settings for another data set."""
     names = ("batch_size", "num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn")
     more = ("multiprocessing_context", "prefetch_factor", "persistent_workers") if loader.num_workers else ()
     own = {name: getattr(loader, name) for name in (*names, *more)}
-    return DataLoader(Subset(loader.dataset, rows), **own, **changes)
+    return DataLoader(dataset, **own | changes)
 
 
 def loader_digest(loader: Iterable[Any]) -> str:

@@ -249,7 +249,7 @@ class Format(NamedTuple):
     suffix: str
     trace: Callable[[Deployed, torch.Tensor], Any]
     pack: Callable[[Any, dict[str, Any]], bytes]
-    open: Callable[[bytes], Predictor]
+    open: Callable[[bytes], Any]
 
 
 FORMATS = {

@@ -15,7 +15,10 @@ from numpy.typing import NDArray
 from balcal.core import BalcalError
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from balcal.model import Model
+    from balcal.recipe import Method
 
 CARD = "balcal.card"
 """the key of the card inside an exported file"""
@@ -79,7 +82,38 @@ class Predictor:
         return np.ascontiguousarray(images)
 
 
-def open_onnx(content: bytes) -> Predictor:
+@dataclass(frozen=True, eq=False)
+class OwnPredictor:
+    """An exported model of a user's own network: its inputs in, calibrated probabilities (N, K) out."""
+
+    run: Callable[[list[NDArray[Any]]], Probs]
+    card: dict[str, Any]
+
+    @property
+    def classes(self) -> list[str]:
+        names: list[str] = self.card["classes"]
+        return names
+
+    def predict_proba(self, x: Any) -> Probs:
+        """Probabilities for a batch of inputs: an array, a tuple of arrays, or a dictionary of arrays."""
+        wanted = self.card["inputs"]
+        parts = (
+            [x[each["name"]] for each in wanted] if hasattr(x, "keys") else x if isinstance(x, list | tuple) else [x]
+        )
+        arrays = [np.asarray(part, dtype=each["dtype"]) for part, each in zip(parts, wanted, strict=False)]
+        for array, each in zip(arrays, wanted, strict=False):
+            if len(arrays) != len(wanted) or list(array.shape[1:]) != each["shape"][1:]:
+                raise BalcalError(f"this model takes {each['name']} of shape {tuple(each['shape'])}, not {array.shape}")
+        return self.run([np.ascontiguousarray(array) for array in arrays])
+
+    __call__ = predict_proba
+
+    def predict(self, x: Any) -> list[str]:
+        """The name of the likeliest class, for each sample."""
+        return [self.classes[k] for k in self.predict_proba(x).argmax(1)]
+
+
+def open_onnx(content: bytes) -> Predictor | OwnPredictor:
     try:
         import onnxruntime
     except ImportError:
@@ -88,7 +122,10 @@ def open_onnx(content: bytes) -> Predictor:
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     card = session.get_modelmeta().custom_metadata_map.get(CARD)
-    (name,) = (given.name for given in session.get_inputs())
+    names = [given.name for given in session.get_inputs()]
+    if card and "inputs" in json.loads(card):
+        return OwnPredictor(lambda x: session.run(["probs"], dict(zip(names, x, strict=True)))[0], json.loads(card))
+    (name,) = names
 
     def run(images: NDArray[np.uint8]) -> Probs:
         probs: Probs = session.run(["probs"], {name: images})[0]
@@ -97,12 +134,20 @@ def open_onnx(content: bytes) -> Predictor:
     return Predictor(run, _read(card))
 
 
-def open_program(content: bytes) -> Predictor:
+def open_program(content: bytes) -> Predictor | OwnPredictor:
     """Only for content that is trusted: torch.export.load unpickles parts of it, and a pickle is a program."""
     import torch
 
     extra = {CARD: ""}
     module = torch.export.load(io.BytesIO(content), extra_files=extra).module()
+    if extra[CARD] and "inputs" in json.loads(extra[CARD]):
+
+        def run(x: list[NDArray[Any]]) -> Probs:
+            with torch.no_grad():
+                probs: Probs = module(*map(torch.from_numpy, x))[0].numpy()
+            return probs
+
+        return OwnPredictor(run, json.loads(extra[CARD]))
     return Predictor(_by_torch(module), _read(extra[CARD]))
 
 
@@ -115,6 +160,8 @@ def open_state(content: bytes) -> Predictor:
     from balcal.deploy.export import Deployed
 
     saved = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    if isinstance(saved, dict) and "balcal.model" in saved:
+        raise BalcalError("this .pt file is of balcal.save: pass network=, built as the saved one was")
     if not isinstance(saved, dict) or CARD not in saved:
         raise BalcalError("this .pt file was not written by `balcal export`: it has no card")
     card = _read(saved[CARD])
@@ -154,14 +201,25 @@ OPENERS = {".onnx": open_onnx, ".pt2": open_program, ".pt": open_state}
 
 
 def load(
-    path: str | Path, posthoc: str | None = None, device: str | None = None, *, trusted: bool = False
-) -> Model | Predictor:
-    """The model of a run folder, or a predictor of an exported file.
+    path: str | Path,
+    posthoc: str | None = None,
+    device: str | None = None,
+    *,
+    network: nn.Module | None = None,
+    method: Method | str | None = None,
+    trusted: bool = False,
+) -> Model | Predictor | OwnPredictor:
+    """The model of a run folder, one that `balcal.save` wrote, or a predictor of an exported file.
 
-    For a run, `posthoc="ts"` fits that on its calibration split. A `.pt2` can hold code that runs while it is opened:
+    For a model that was saved, `network` is built as the saved one was; a `method` of your own is passed as well. For a
+    run, `posthoc="ts"` fits that on its calibration split. A `.pt2` can hold code that runs while it is opened:
     it is opened with `trusted=True` only. An `.onnx` or `.pt` holds none.
     """
     place = Path(path)
+    if network is not None:
+        from balcal.deploy.own_model import restored
+
+        return restored(place, network, method)
     if place.suffix not in OPENERS or place.is_dir():
         from balcal.evaluation.judge import load as load_run
 

@@ -2,25 +2,82 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from balcal.core import BalcalError, Outputs, PostHoc, Predictions
-from balcal.data.batches import Batches, LoaderBatches
+from balcal.data.batches import Batches
+from balcal.data.loaders import LoaderBatches, Reading, as_inputs, pairs, to_device
+from balcal.data.targets import Labels, Weighted
 from balcal.model import Model, evaluating
-from balcal.runtime.randomness import own_randomness
+from balcal.runtime.randomness import own_randomness, seed_torch
 
 
-def predict(model: Model, loader: Iterable[Any], role: str | None = None) -> Predictions:
-    """Predictions of the model for a loader of (x, y): log-probabilities and labels, in the loader's order.
+def predict(
+    model: Model, loader: Iterable[Any], role: str | None = None, target: Any = None, ignore_index: int | None = None
+) -> Predictions:
+    """Predictions of the model for a loader: log-probabilities and labels, in the loader's order.
 
-    With `role="test"` the predictions refuse to be fitted on.
+    Parameters
+    ----------
+    model
+        A model of `balcal.wrap`.
+    loader
+        Batches (x, y), (x, y, weight), dictionaries with `labels`, or inputs alone. One batch (x, y) is no loader: pass
+        `[(x, y)]`.
+    role
+        With `"test"` the predictions refuse to be fitted on.
+    target
+        Where a batch has its labels: a key, or a place such as -1; `False` if there are none.
+    ignore_index
+        Samples with this label are left out.
+
+    >>> from balcal.build import wrap
+    >>> model = wrap(nn.Linear(4, 3), 3, features=lambda x: x, num_features=4)
+    >>> len(predict(model, [torch.zeros(5, 4), torch.zeros(2, 4)]))
+    7
     """
-    return predict_batches(model, LoaderBatches(loader, model.head.weights.device, seed=0), role=role)
+    if isinstance(loader, Tensor) or (isinstance(loader, tuple) and all(isinstance(x, Tensor) for x in loader)):
+        raise BalcalError("one batch is no loader: pass a DataLoader, or a list of batches, [x] or [(x, y)]")
+    reading = Reading(model.num_classes, target, ignore_index)
+    return predict_batches(model, Inputs(loader, model.head.weights.device, 0, reading), role=role)
+
+
+@dataclass(frozen=True, eq=False)
+class Inputs(LoaderBatches):
+    """Batches to predict: they may lack labels, and the loader need not know its length."""
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[Any, Any]]:
+        seed_torch(self.seed, "order", epoch)
+        for step, (x, y) in enumerate(pairs(self.loader, self.read)):
+            yield to_device(x, self.device), y
+            seed_torch(self.seed, "load", epoch, step + 1)
+
+    def read(self, batch: Any, where: str) -> tuple[Any, Any]:
+        if self.reading.parts(batch)[1] is None:
+            return as_inputs(self.reading.parts(batch)[0]), None
+        return self.reading(batch, where)
+
+
+class Unlabelled(Predictions):
+    """Predictions for inputs without labels."""
+
+    def __init__(self, log_probs: Tensor, role: str | None = None) -> None:
+        object.__setattr__(self, "log_probs", log_probs)
+        object.__setattr__(self, "role", role)
+
+    @property
+    def labels(self) -> Tensor:
+        raise BalcalError(
+            "these predictions have no labels, so nothing can be measured on them: predict a loader of (x, y)"
+        )
+
+    def __len__(self) -> int:
+        return len(self.log_probs)
 
 
 @torch.no_grad()
@@ -30,7 +87,7 @@ def predict_batches(model: Model, batches: Batches, posthoc: bool = True, role: 
     with evaluating(model), own_randomness():
         for x, y in batches.epoch(0):
             predicted.append((model(x) if posthoc else model(x, branches=True).log_probs()).float().cpu())
-            labels.append(y.cpu())
+            labels.append(y.hard().cpu() if isinstance(y, Weighted) else y if y is None else y.cpu())
     if not predicted:
         raise BalcalError("there is nothing to predict: the loader is empty")
     log_probs = torch.cat(predicted)
@@ -39,20 +96,57 @@ def predict_batches(model: Model, batches: Batches, posthoc: bool = True, role: 
         raise BalcalError(
             f"the prediction for sample {first} is NaN: its input has NaN or infinite values, or the weights do"
         )
-    return Predictions(log_probs, torch.cat(labels), role)
+    known = [y for y in labels if y is not None]
+    if known and len(known) < len(labels):
+        raise BalcalError(
+            "some batches have labels and others have none: give all of them labels, or pass target=False"
+        )
+    return Predictions(log_probs, torch.cat(known), role) if known else Unlabelled(log_probs, role)
 
 
 @torch.no_grad()
 def fit_posthoc(model: Model, spec: PostHoc, batches: Batches) -> nn.Module:
-    """Fit a post-hoc map on held-out batches. Branches are kept only for a role that reads them."""
-    if not spec.reads_branches:
-        held_out = predict_batches(model, batches, posthoc=False)
-        return spec.fit(Outputs.of(held_out.log_probs), held_out.labels)
+    """Fit a post-hoc map on held-out batches. Branches are kept only for a role that reads them.
+
+    Where samples count differently, it is fitted on as many samples, drawn evenly in proportion to their weights.
+    """
+    kept: list[tuple[Outputs, Labels]] = []
     with evaluating(model), own_randomness():
-        seen: list[tuple[Outputs, torch.Tensor]] = [(model(x, branches=True), y.cpu()) for x, y in batches.epoch(0)]
-    if not seen:
+        for x, y in batches.epoch(0):
+            outputs: Outputs = model(x, branches=True)
+            if not spec.reads_branches:
+                outputs = Outputs.of(outputs.log_probs().float())
+            kept.append((outputs, y))
+    if not kept:
         raise BalcalError("there is nothing to calibrate on: the loader is empty")
-    logits = torch.cat([outputs.logits.cpu() for outputs, _ in seen], dim=1)
-    first = seen[0][0]
-    outputs = replace(first, logits=logits, weights=first.weights.cpu(), loss_weights=first.loss_weights.cpu())
-    return spec.fit(outputs, torch.cat([y for _, y in seen]))
+    logits = torch.cat([outputs.logits.cpu() for outputs, _ in kept], dim=1)
+    if bool(logits.isnan().any()):
+        sample = int(logits.isnan().any(2).any(0).nonzero()[0])
+        raise BalcalError(f"the prediction for sample {sample} is NaN: its input has NaN or infinite values")
+    rows, labels = _drawn([y for _, y in kept])
+    first = kept[0][0]
+    weights, shares = first.weights.cpu(), first.loss_weights.cpu()
+    return spec.fit(
+        replace(first, logits=logits if rows is None else logits[:, rows], weights=weights, loss_weights=shares), labels
+    )
+
+
+def _drawn(labels: Sequence[Labels]) -> tuple[Tensor | None, Tensor]:
+    """Rows to fit on, None for all, and their labels."""
+    if not any(isinstance(each, Weighted) for each in labels):
+        return None, torch.cat([each.cpu() for each in labels])  # type: ignore[misc]
+    parts, start = [], 0
+    for each in labels:
+        row, label, weight = (
+            each.cpu().rows(each.cpu().numbers())
+            if isinstance(each, Weighted)
+            else (torch.arange(len(each)), each.cpu(), torch.ones(len(each)))
+        )
+        parts.append((row + start, label, weight.double()))
+        start += len(each)
+    row, label, weight = (torch.cat(part) for part in zip(*parts, strict=True))
+    if not float(weight.sum()) > 0:
+        raise BalcalError("all held-out samples have weight 0: there is nothing to calibrate on")
+    steps = (torch.arange(start) + 0.5) / start
+    picked = torch.searchsorted(weight.cumsum(0) / weight.sum(), steps.double()).clamp(max=len(weight) - 1)
+    return row[picked], label[picked]

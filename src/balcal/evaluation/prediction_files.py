@@ -28,6 +28,8 @@ class Arrays:
     rows: Rows
     role: str | None = None
     """the split that these are of, if the file says so"""
+    classes: list[str] | None = None
+    """names of the classes, if the file has them"""
 
     def named(self) -> dict[str, Any]:
         """As arguments of a metric: probs= or log_probs=, and labels=."""
@@ -41,8 +43,8 @@ def read_arrays(source: str, labels: str | None = None, kind: str | None = None)
     """Read predictions from a file.
 
     `FILE.npz` holds an array probs, log_probs or logits, and labels; `FILE.npz:ARRAY` takes one array of it. `FILE.csv`
-    has a column `label` and the classes in order. `labels` names another file or array, `kind` says what an array is
-    whose name does not.
+    has a column `label`, with class indices or names, and a column for each class, called by its name. `labels` names
+    another file or array, `kind` says what an array is whose name does not.
     """
     if kind is not None and kind not in KINDS:
         raise BalcalError(f"--as must be one of {', '.join(KINDS)}, not `{kind}`")
@@ -53,7 +55,7 @@ def read_arrays(source: str, labels: str | None = None, kind: str | None = None)
     if not kinds and kind is not None and UNNAMED in found:
         found[kind], kinds = found[UNNAMED], [kind]
     if len(kinds) != 1:
-        has = ", ".join(sorted(found)).replace(UNNAMED, "one without a name")
+        has = ", ".join(sorted(set(found) - {"class names"})).replace(UNNAMED, "one without a name")
         raise BalcalError(
             f"{source} must hold exactly one array called {', '.join(KINDS)}, it has: {has}; "
             "say what it is with --as, or save it by name, np.savez(file, probs=p, labels=y)"
@@ -61,7 +63,8 @@ def read_arrays(source: str, labels: str | None = None, kind: str | None = None)
     if "labels" not in found:
         raise BalcalError(f"{source} has no array `labels`: name their file with --labels FILE.npz:ARRAY")
     try:
-        return Arrays(_rows(kinds[0], found[kinds[0]], found["labels"]), _role(found.get("role")))
+        rows = _rows(kinds[0], found[kinds[0]], found["labels"])
+        return Arrays(rows, _role(found.get("role")), found.get("class names"))
     except BalcalError as error:
         raise BalcalError(f"{source}: {error}") from None
 
@@ -125,10 +128,26 @@ def _read_csv(path: Path) -> dict[str, Any]:
         if any(len(row) != len(first) for row in rows):
             raise ValueError
         table = np.array([[float(cell) for i, cell in enumerate(row) if i != at] for row in rows])
-        labels = np.array([int(row[at]) for row in rows])
     except ValueError:
         raise BalcalError(f"{path} has lines that are not numbers, or not as many as its first line") from None
-    return {UNNAMED: table, "labels": labels}
+    names = [name for name in first if name != "label"]
+    given = [row[at].strip() for row in rows]
+    if set(given) <= set(names) and len(set(names)) == len(names) and not _in_order(names):
+        labels = np.array([names.index(name) for name in given])
+    else:
+        try:
+            labels = np.array([int(name) for name in given])
+        except ValueError:
+            strange = next(name for name in given if not name.lstrip("-").isdigit())
+            raise BalcalError(
+                f"{path} has the label `{strange}`, which is no class index and no column's name"
+            ) from None
+    return {UNNAMED: table, "labels": labels, "class names": None if _in_order(names) else names}
+
+
+def _in_order(names: list[str]) -> bool:
+    """Whether columns are called 0, 1, 2, ...: that are no names."""
+    return names == [str(k) for k in range(len(names))]
 
 
 def read_source(source: str, labels: str | None = None, kind: str | None = None) -> Arrays:

@@ -64,10 +64,10 @@ class SolveGamma(Tally):
     def start(self, model: Classifier) -> Sums:
         return balance.start_sums(self.points, model.head.weights.device)
 
-    def add(self, sums: Sums, outputs: Outputs, labels: Tensor) -> None:
+    def add(self, sums: Sums, outputs: Outputs, labels: Tensor, weights: Tensor | None = None) -> None:
         add = balance.add_gamma_logits if outputs.fusion == "logits" else balance.add_gamma_probs
         standard, etf = outputs.logits.detach()
-        add(sums, standard, etf, labels)
+        add(sums, standard, etf, labels, weights)
 
     def finish(self, sums: Sums, model: Classifier) -> Record:
         head = _head(model, BalancedHead, "gamma")
@@ -98,9 +98,9 @@ class SolveFreely(SolveGamma):
         bold = balance.start_sums(self.bold_points, model.head.weights.device)
         return super().start(model) | {f"bold_{name}": values for name, values in bold.items()}
 
-    def add(self, sums: Sums, outputs: Outputs, labels: Tensor) -> None:
-        super().add(sums, outputs, labels)
-        balance.add_scale(self._bold(sums), outputs.logits[0].detach(), labels, balance.bold_grid)
+    def add(self, sums: Sums, outputs: Outputs, labels: Tensor, weights: Tensor | None = None) -> None:
+        super().add(sums, outputs, labels, weights)
+        balance.add_scale(self._bold(sums), outputs.logits[0].detach(), labels, balance.bold_grid, weights)
 
     def finish(self, sums: Sums, model: Classifier) -> Record:
         head, bold = _head(model, BalancedHead, "gamma"), self._bold(sums)
@@ -133,8 +133,8 @@ class SolveBeta(Tally):
     def start(self, model: Classifier) -> Sums:
         return balance.start_sums(self.points, model.head.weights.device)
 
-    def add(self, sums: Sums, outputs: Outputs, labels: Tensor) -> None:
-        balance.add_scale(sums, outputs.logits[0].detach(), labels)
+    def add(self, sums: Sums, outputs: Outputs, labels: Tensor, weights: Tensor | None = None) -> None:
+        balance.add_scale(sums, outputs.logits[0].detach(), labels, weights=weights)
 
     def finish(self, sums: Sums, model: Classifier) -> Record:
         head = _head(model, EtfHead, "beta")

@@ -51,6 +51,23 @@ class Esd:
         var = (x - mean).square().where(another, 0.0).sum(1) / (n - 2)
         return (mean[:, 0].square() - var / (n - 1)).mean()
 
+    def weighted(self, logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
+        """A sample of weight w counts w times in each mean; equal weights change nothing, weight 0 leaves it out."""
+        counted = weights > 0
+        z, y, w = at_least_float32(logits)[counted], labels[counted], weights[counted]
+        ce, n = w @ F.cross_entropy(z, y, reduction="none") / w.sum(), len(w)
+        if n < 3:
+            return ce
+        r, c = confidences(z, y)
+        of = w.expand(n, n).where(~torch.eye(n, dtype=torch.bool, device=w.device), 0.0)
+        of = of / of.sum(1, keepdim=True)
+        x = (c - r).where(r <= r[:, None], 0.0).expand(n, n)
+        mean = (of * x).sum(1, keepdim=True)
+        left = of.square().sum(1)
+        var = (of * (x - mean).square()).sum(1) / (1 - left)
+        esd = w @ (mean[:, 0].square() - var * left) / w.sum()
+        return ce + self.weight * esd.where(esd > 0, 1.0).sqrt().where(esd > 0, 0.0)
+
     def __call__(self, logits: Tensor, labels: Tensor) -> Tensor:
         z = at_least_float32(logits)
         esd = self.estimate(z, labels)

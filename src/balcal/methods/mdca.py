@@ -37,6 +37,12 @@ class Mdca:
         onehot = torch.zeros_like(p).scatter(1, labels[:, None], 1.0)
         return (p.mean(0) - onehot.mean(0)).abs().mean()
 
+    def weighted(self, logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
+        z, w = at_least_float32(logits), weights / weights.sum()
+        onehot = torch.zeros_like(z).scatter(1, labels[:, None], 1.0)
+        apart = (w @ (z.softmax(1) - onehot)).abs().mean()
+        return w @ F.cross_entropy(z, labels, reduction="none") + self.beta * apart
+
     def __call__(self, logits: Tensor, labels: Tensor) -> Tensor:
         z = at_least_float32(logits)
         return F.cross_entropy(z, labels) + self.beta * self.term(z, labels)

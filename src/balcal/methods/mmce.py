@@ -28,6 +28,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -55,9 +56,16 @@ class Mmce:
     def kernel(self, r: Tensor) -> Tensor:
         return (-(r[:, None] - r[None, :]).abs() / self.width).exp()
 
-    def term(self, logits: Tensor, labels: Tensor) -> Tensor:
+    def term(self, logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
         r, c = confidences(logits, labels)
-        return (c - r) @ self.kernel(r) @ (c - r) / len(r) ** 2
+        apart = c - r if weights is None else (c - r) * weights * (len(r) / weights.sum())
+        return apart @ self.kernel(r) @ apart / len(r) ** 2
+
+    def weighted(self, logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
+        """A sample of weight w counts as w samples."""
+        z = at_least_float32(logits)
+        ce = weights @ F.cross_entropy(z, labels, reduction="none") / weights.sum()
+        return ce + self.weight * self.term(z, labels, weights)
 
     def __call__(self, logits: Tensor, labels: Tensor) -> Tensor:
         z = at_least_float32(logits)
@@ -71,10 +79,11 @@ class MmceWeighted(Mmce):
     weight: Annotated[float, at_least(0)] = 1.5
     normalisation: Literal["code", "single"] = "code"
 
-    def term(self, logits: Tensor, labels: Tensor) -> Tensor:
+    def term(self, logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
         r, c = confidences(logits, labels)
-        k, m, n = self.kernel(r), c.sum(), (1 - c).sum()
-        right, wrong = c * (1 - r), (1 - c) * r
+        w = torch.ones_like(r) if weights is None else weights * ((weights > 0).sum() / weights.sum())
+        k, m, n = self.kernel(r), (w * c).sum(), (w * (1 - c)).sum()
+        right, wrong = w * c * (1 - r), w * (1 - c) * r
         both = m * n > 0
         m, n = m.clamp(min=1), n.clamp(min=1)
         cc, ww, cw = right @ k @ right / m**2, wrong @ k @ wrong / n**2, right @ k @ wrong / (m * n)

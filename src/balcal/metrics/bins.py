@@ -227,7 +227,8 @@ class BinSums(Accumulator):
         """Count a batch without checking it, and without waiting for a GPU."""
         where, kind = bin_of(conf, self.bins, dtype), self.sums["count"].dtype
         for name, values in (("count", torch.ones_like(conf)), ("conf", conf), ("right", right)):
-            self.sums[name].index_add_(0, where, values.to(kind) if weights is None else values.to(kind) * weights)
+            counted = values.to(kind) if weights is None else values.to(kind) * weights.to(kind)
+            self.sums[name].index_add_(0, where, counted)
 
     def table(self) -> BinTable:
         self.checked_count()

@@ -27,10 +27,11 @@ class TopLabel:
         self.loss = zeros(1, device=device)
 
     @torch.no_grad()
-    def add(self, log_probs: Tensor, labels: Tensor) -> None:
+    def add(self, log_probs: Tensor, labels: Tensor, weights: Tensor | None = None) -> None:
         top, pick = log_probs.max(1)
-        self.bins.add(top.exp(), pick == labels)
-        self.loss -= log_probs.gather(1, labels[:, None]).sum(dtype=self.loss.dtype)
+        self.bins.add(top.exp(), pick == labels, weights=weights)
+        own = log_probs.gather(1, labels[:, None])
+        self.loss -= (own if weights is None else own * weights[:, None]).sum(dtype=self.loss.dtype)
 
     def tensors(self) -> list[Tensor]:
         """The sums that processes add up (all-reduce)."""
@@ -66,12 +67,13 @@ class TemperedNll:
         self.count = zeros(1, device=device)
 
     @torch.no_grad()
-    def add(self, log_probs: Tensor, labels: Tensor) -> None:
+    def add(self, log_probs: Tensor, labels: Tensor, weights: Tensor | None = None) -> None:
         z = finite_scores(log_probs)
         z = z - z.gather(1, labels[:, None])
         for number, octave in enumerate(self.OCTAVES.tolist()):
-            self.loss[number] += (z * 2.0**octave).logsumexp(1).sum(dtype=self.loss.dtype)
-        self.count += len(labels)
+            each = (z * 2.0**octave).logsumexp(1)
+            self.loss[number] += (each if weights is None else each * weights).sum(dtype=self.loss.dtype)
+        self.count += len(labels) if weights is None else weights.sum()
 
     def tensors(self) -> list[Tensor]:
         """The sums that processes add up (all-reduce)."""

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from balcal.core import BalcalError
 
 
-def write_report(source: str | Path, out: str | Path | None = None, posthoc: str = "ts") -> dict[str, Any]:
-    """Write the page of a run's folder, of an arena's FILE.json or of FILE.npz with predictions; says where it is."""
+def write_report(
+    source: str | Path,
+    out: str | Path | None = None,
+    posthoc: str = "ts",
+    labels: str | None = None,
+    kind: str | None = None,
+) -> dict[str, Any]:
+    """Write the page of a run's folder, of an arena's FILE.json or of a file with predictions; says where it is.
+
+    `labels` and `kind` are for files with predictions: see `read_arrays`.
+    """
     from balcal.arena.result import ArenaResult
     from balcal.evaluation.prediction_files import read_arrays
     from balcal.report.arena import arena_page
@@ -23,10 +35,68 @@ def write_report(source: str | Path, out: str | Path | None = None, posthoc: str
         page, place = run_page(content_of_run(Run.at(path), posthoc)), path / "report.html"
     elif path.suffix == ".json":
         page, place = arena_page(ArenaResult.load(path)), path.with_suffix(".html")
-    elif os.path.exists(path):
-        page = run_page(content_of_predictions(read_arrays(str(path)).predictions(), path.name))
-        place = path.with_suffix(".html")
+    elif os.path.exists(str(path).partition(".npz:")[0] + (".npz" if ".npz:" in str(path) else "")):
+        read = read_arrays(str(path), labels, kind)
+        page = run_page(content_of_predictions(read.predictions(), path.name, read.classes))
+        place = Path(str(path).replace(":", "-")).with_suffix(".html")
     else:
         raise BalcalError(f"{path} is neither a run's folder nor a file: name one that `balcal train` printed")
     place = Path(out) if out else place
     return {"report": str(place), "bytes": write_page(page, place)}
+
+
+def report(
+    source: Any,
+    loader: Iterable[Any] | None = None,
+    out: str | Path = "report.html",
+    classes: Sequence[str] | None = None,
+    name: str | None = None,
+) -> Path:
+    """Write the page of predictions, of a model and a loader, or of what `balcal report` takes; returns where it is.
+
+    Parameters
+    ----------
+    source
+        `Predictions`, a model of `balcal.wrap` (with `loader`), or the path of a run, an arena or predictions.
+    loader
+        Test data for a model.
+    out
+        The file to write.
+    classes, name
+        Names of the classes, and the page's title.
+
+    >>> import tempfile, torch, balcal
+    >>> predictions = balcal.Predictions(torch.randn(200, 3).log_softmax(1), torch.randint(3, (200,)))
+    >>> balcal.report(predictions, out=Path(tempfile.mkdtemp()) / "page.html").stat().st_size > 10_000
+    True
+    """
+    from balcal.core import Predictions
+    from balcal.evaluation.predict import predict
+    from balcal.model import Model
+    from balcal.report.content import content_of_predictions
+    from balcal.report.page import run_page, write_page
+
+    if isinstance(source, str | Path):
+        return Path(write_report(source, None if out == "report.html" else out)["report"])
+    if isinstance(source, Model):
+        if loader is None:
+            raise BalcalError("the report of a model needs a loader with test data: balcal.report(model, loader)")
+        title, source = name or source.method.name, predict(source, loader, role="test")
+    else:
+        title = name or "predictions"
+    if not isinstance(source, Predictions):
+        raise BalcalError(f"a report is of predictions, a model or a path, not of a {type(source).__name__}")
+    if classes is not None and len(classes) != source.log_probs.shape[1]:
+        raise BalcalError(f"there are {len(classes)} names for {source.log_probs.shape[1]} classes")
+    write_page(run_page(content_of_predictions(source, title, classes)), Path(out))
+    return Path(out)
+
+
+class _Callable(ModuleType):
+    """`balcal.report` is this package and the function: one name for both."""
+
+    def __call__(self, *given: Any, **named: Any) -> Path:
+        return report(*given, **named)
+
+
+sys.modules[__name__].__class__ = _Callable

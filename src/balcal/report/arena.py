@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,18 +100,43 @@ def arena_page(result: ArenaResult, runs: Path | None = None) -> str:
 
 
 def headline(result: ArenaResult, table: Sequence[Row]) -> str:
-    """Who has the lowest ECE, and how many tie with it."""
+    """Who is worse calibrated than the best, who cannot be told from it, and how many seeds could tell."""
     best = result.best("ece")
     if best is None:
         return "No entry has all its seeds"
-    ties = sum(row.columns["ece"].ties_best for row in table) - 1
     if len(result.seeds) == 1:
         return f"{best} has the lowest ECE; one seed cannot say whether that is chance"
-    if ties == len(table) - 1:
-        return f"All {len(table)} tie: none has an ECE that can be told from the lowest, that of {best}"
-    if not ties:
+    columns = {row.entry: row.columns["ece"] for row in table if row.entry != best}
+    tied = [name for name, found in columns.items() if found.ties_best]
+    worse = [name for name, found in columns.items() if not found.ties_best and found.mean is not None]
+    if not tied:
         return f"{best} is better calibrated than all others"
-    return f"{best} has the lowest ECE, and {ties} of {len(table) - 1} others tie with it"
+    told = f"with {len(result.seeds)} seeds{_seeds_to_tell(table, best, tied)}"
+    if not worse:
+        return f"None of the {len(table)} can be told from the best, {best}, {told}"
+    names = ", ".join(worse[:4]) + (f" and {len(worse) - 4} more" if len(worse) > 4 else "")
+    rest = "the other one" if len(tied) == 1 else f"the other {len(tied)}"
+    return f"{names} {'is' if len(worse) == 1 else 'are'} worse than {best}; {rest} cannot be told from it {told}"
+
+
+def _seeds_to_tell(table: Sequence[Row], best: str, tied: Sequence[str]) -> str:
+    """How many seeds would tell a difference of one point in ECE in four of five arenas, by the spread of these.
+
+    (1.96 + 0.84)^2 var / 0.01^2, var being that of the seed-by-seed differences to the best, their median over ties.
+    """
+    values = {row.entry: row.columns["ece"].values for row in table}
+    spreads = []
+    for name in tied:
+        apart = [a - b for a, b in zip(values[name], values[best], strict=True) if a is not None and b is not None]
+        if len(apart) > 1:
+            spreads.append(float(np.var(apart, ddof=1)))
+    if not spreads:
+        return ""
+    needed = max(2, math.ceil(2.8**2 * float(np.median(spreads)) / 0.01**2))
+    if needed > 1000:
+        return ""
+    seeds = len(values[best])
+    return "" if needed <= seeds else f"; {needed} would tell a difference of 1 point"
 
 
 def _table_row(row: Row, reference: str) -> TableRow:

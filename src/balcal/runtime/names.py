@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 
 
-def unknown(what: str, name: str, known: Iterable[str]) -> str:
-    """The error message for a name that does not exist.
+def unknown(what: str, name: str, known: Iterable[str], others: Mapping[str, str] | None = None) -> str:
+    """The error message for a name that does not exist; `others`: what is called differently elsewhere.
 
     >>> unknown("fruit", "aple", ["pear", "apple"])
     'unknown fruit `aple`; did you mean `apple`? known: apple, pear'
     """
     known = sorted(known)
-    near = get_close_matches(name, known, n=1, cutoff=0.5)
-    hint = f"; did you mean `{near[0]}`?" if near else ";"
+    found = (others or {}).get(name) or nearest(name, known)
+    hint = f"; did you mean `{found}`?" if found else ";"
     return f"unknown {what} `{name}`{hint} known: {', '.join(known)}"
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that is most like this one, whatever its case; None if none is.
+
+    >>> nearest("ADAMW", ["sgd", "adam", "adamw"]), nearest("lion", ["sgd", "adamw"])
+    ('adamw', None)
+    """
+    known = list(known)
+    same = [each for each in known if each.lower() == name.lower()]
+    return next(iter(same or get_close_matches(name, known, n=1, cutoff=0.5)), None)
 
 
 HIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")

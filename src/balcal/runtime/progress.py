@@ -113,7 +113,7 @@ class Progress:
         seconds = gone / max(worked, 1e-9) * (self.epochs * self.per_epoch - self.done)
         if worked < 3:
             return "estimating"
-        return time_left(seconds)
+        return time_left(max(seconds, 0.0))  # at the end there may be one more validation than was planned
 
     def note(self, text: str, log: bool = True) -> None:
         text = plain_lines(text)

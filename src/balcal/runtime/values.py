@@ -15,6 +15,7 @@ So `Focal(gamma=-1)`, `--set loss.gamma=-1` and a method's own settings get the 
 from __future__ import annotations
 
 import math
+import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -28,6 +29,7 @@ from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
 from balcal.core import BalcalError
+from balcal.runtime.names import nearest
 
 
 @dataclass(frozen=True)
@@ -147,7 +149,11 @@ def as_python(value: Any) -> Any:
 def misfit(name: str, value: str, error: ValidationError) -> BalcalError:
     """The error for a value of another type."""
     reasons = " or ".join(dict.fromkeys(e["msg"][0].lower() + e["msg"][1:] for e in error.errors()))
-    return BalcalError(f"`{name}={value}` does not fit: {reasons}")
+    words = [
+        word for e in error.errors() for word in re.findall("'([^']+)'", str(e.get("ctx", {}).get("expected", "")))
+    ]
+    near = nearest(value.strip("'\""), words)
+    return BalcalError(f"`{name}={value}` does not fit: {reasons}{f'; did you mean `{near}`?' if near else ''}")
 
 
 def as_tensor(values: Any, what: str = "the data") -> Tensor:

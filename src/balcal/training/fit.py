@@ -6,17 +6,17 @@ import re
 import time
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
 
 from balcal import registry
 from balcal.build import build
 from balcal.core import BalcalError, Record
-from balcal.data.batches import Batches, LoaderBatches, MemoryBatches, Pixels
-from balcal.data.splits import hold_out, loader_digest, manifest, overlap_sentences
+from balcal.data.batches import Batches, MemoryBatches, Pixels
+from balcal.data.splits import loader_digest, manifest, overlap_sentences
 from balcal.evaluation.judge import RunFigures, evaluate, load_splits
 from balcal.evaluation.predict import fit_posthoc
 from balcal.model import Model
@@ -24,14 +24,15 @@ from balcal.recipe import Plan, Recipe
 from balcal.runs import Run
 from balcal.runtime.checkpoints import SAVE_EVERY_SECONDS, Folder, Memory, Store
 from balcal.runtime.claims import Claimed
-from balcal.runtime.devices import World, best_precision, current_world, joined_world, keep_freed_memory, pick_device
+from balcal.runtime.devices import World, current_world, joined_world, keep_freed_memory, pick_device
 from balcal.runtime.files import seal
-from balcal.runtime.names import unknown
 from balcal.runtime.progress import Progress
 from balcal.runtime.provenance import describe, fingerprint, flattened
 from balcal.runtime.randomness import own_randomness, seed_torch
 from balcal.runtime.values import SEED, at_least, check_value
 from balcal.training.loop import run_epochs
+from balcal.training.optimise import OwnOptimiser, own_optimiser, plan_of
+from balcal.training.own_data import OwnData
 from balcal.training.parents import ParentRun, frozen_features_cached, start_from
 from balcal.training.session import Session
 from balcal.training.trackers import Tracked, Trackers, check_trackers
@@ -46,61 +47,71 @@ def fit(
     out: str | Path | None = None,
     quiet: bool = False,
     track: Iterable[str] = (),
+    scheduler: Any = None,
+    scheduler_every: Literal["epoch", "step"] | None = None,
+    target: Any = None,
+    ignore_index: int | None = None,
+    class_weight: Any = None,
+    sample_weight: Any = None,
+    steps_per_epoch: int | None = None,
     **settings: Any,
 ) -> list[Record]:
-    """Train a wrapped model on loaders of (x, y), on the model's device; return one record per epoch.
+    """Train a wrapped model on your loaders, on the model's device; return one record per epoch.
 
     The model ends with the weights of its best epoch by validation NLL, and with its post-hoc map fitted. Without a
-    `val_loader` a tenth of the training samples is held out, and a note says so. `settings` are those of a `Plan`:
-    optimiser, lr, weight_decay, schedule, clip, accumulate, precision, ... With `out` the training survives
+    `val_loader` a tenth of the training samples is held out, and a note says so. With `out` the training survives
     interruption: the same call resumes. `track` names trackers that get each epoch's record: `["csv:epochs.csv",
-    "tensorboard:logs"]`.
+    "tensorboard:logs"]`. `settings` are those of a `Plan`: lr, weight_decay, schedule, clip, accumulate, precision, ...
+
+    `optimizer=` (or `optimiser=`) is `"sgd"`, `"adam"`, `"adamw"`, or an object of torch.optim made of
+    `model.parameters()`, and `scheduler=` one of torch.optim.lr_scheduler. The scheduler steps after each epoch;
+    OneCycleLR and CyclicLR after each step, as others do with `scheduler_every="step"`.
+
+    Batches are (x, y), (x, y, weight), or dictionaries with `labels`. x may be a tensor, a tuple or a dictionary; y are
+    class indices or soft labels (N, K). `target` says where the labels are (a key, or a place such as -1); samples
+    labelled `ignore_index` are left out. `class_weight` (`"balanced"`, a mapping, K numbers) and `sample_weight` (one
+    number for each sample of the training data set) hold in losses, tallies and validation figures. A loader without a
+    length is counted first, unless `steps_per_epoch` says how many batches are an epoch.
 
     A method that starts from another run (`tst`, `vtst`) starts here from the weights that the model has: pass a
     trained network. `pcs` needs all epochs of a run, so it works with `balcal train` only.
     """
     if not isinstance(model, Model):
         raise BalcalError(f"fit trains a model that balcal.wrap has made, not a {type(model).__name__}: wrap it first")
-    known = {f.name for f in fields(Plan)} - {"epochs", "batch_size"}
-    for name in settings:
-        if name not in known:
-            raise BalcalError(unknown("setting", name, known))
-    plan = Plan(**model.method.brings | settings | {"epochs": epochs})
-    seed = check_value("seed", seed, int, SEED)
+    if "batch_size" in settings:
+        raise BalcalError("the loader decides the batch size: leave batch_size= out")
+    own = own_optimiser(model, settings, scheduler, scheduler_every)
     device = model.head.weights.device
-    if plan.precision == "auto":
-        plan = replace(plan, precision=best_precision(device))
+    plan = plan_of(model.method, device, {"epochs": epochs}, settings)
+    seed = check_value("seed", seed, int, SEED)
     world = current_world()
     progress = Progress(model.method.name, quiet or not world.first)
-    if val_loader is None:
-        train_loader, val_loader = hold_out(train_loader, seed, progress.note)
-    train, val = LoaderBatches(train_loader, device, seed), LoaderBatches(val_loader, device, seed)
-    for name, batches in (("training", train), ("validation", val)):
-        if not len(batches):
-            raise BalcalError(f"the {name} loader is empty")
+    given = OwnData(train_loader, val_loader, target, ignore_index, class_weight, sample_weight, steps_per_epoch)
+    data, train, val = given.batches(model, seed, progress.note)
     _tune_machine(device)
     trackers = Trackers(check_trackers(track) if world.first else (), progress.note)
-    tracked = Tracked(f"{model.method.name}-seed{seed}", flattened({"plan": describe(plan)}))
+    described = describe(plan) | ({"optimiser": own.facts()} if own else {})
+    tracked = Tracked(f"{model.method.name}-seed{seed}", flattened({"plan": described}))
     if out is None:
         trackers.start(tracked)
-        history = fit_batches(model, train, val, plan, seed, progress, on_epoch=trackers.epoch)
+        history = fit_batches(model, train, val, plan, seed, progress, on_epoch=trackers.epoch, own=own)
     else:
-        folder = _folder_of(model, plan, seed, Path(out), progress)
+        folder = _folder_of(model, [plan, *(own.facts() if own else ()), *data.facts()], seed, Path(out), progress)
         folder.origin = {
             "network": seal(_without_addresses(repr(model)).encode()),
-            "training data": loader_digest(train_loader),
-            "validation data": loader_digest(val_loader),
+            "training data": loader_digest(data.train),
+            "validation data": loader_digest(data.val or ()),
         }
         with folder.claimed() if world.first else nullcontext():
             trackers.start(replace(tracked, name=folder.path.name, epochs=folder.epochs()))
-            history = fit_batches(model, train, val, plan, seed, progress, folder, trackers.epoch)
+            history = fit_batches(model, train, val, plan, seed, progress, folder, trackers.epoch, own)
     trackers.finish({})
     return history
 
 
-def _folder_of(model: Model, plan: Plan, seed: int, out: Path, progress: Progress) -> Folder:
+def _folder_of(model: Model, plan: list[Any], seed: int, out: Path, progress: Progress) -> Folder:
     shapes = {name: list(tensor.shape) for name, tensor in model.state_dict().items()}
-    return Folder(out, fingerprint([plan, model.method, seed, str(shapes)]), progress.note)
+    return Folder(out, fingerprint([*plan, model.method, seed, str(shapes)]), progress.note)
 
 
 def _without_addresses(text: str) -> str:
@@ -121,10 +132,11 @@ def fit_batches(
     progress: Progress,
     store: Store | None = None,
     on_epoch: Callable[[Record], None] = lambda record: None,
+    own: OwnOptimiser | None = None,
 ) -> list[Record]:
     """Train to the last epoch, load the chosen one, and fit the post-hoc map."""
     world = current_world()
-    history = run_epochs(Session(model, train, val, plan, seed, store or Memory(), progress, world, on_epoch))
+    history = run_epochs(Session(model, train, val, plan, seed, store or Memory(), progress, world, on_epoch, own))
     if sentence := model.method.idle(history):
         progress.note(sentence)
     fitted = fit_posthoc(model, model.method.posthoc, val)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from balcal.core import BalcalError, Outputs, Record
+from balcal.data.targets import Labels, as_rows, tally_rows, weighted_loss
 from balcal.metrics.epoch_meter import TemperedNll, TopLabel, lowest_tempered
 from balcal.model import batch_loss, compile_backbone, finish_tally
 from balcal.runtime.checkpoints import Weights
@@ -54,6 +55,8 @@ def run_epochs(session: Session) -> list[Record]:
                 keep_weights(session)
             session.epoch, session.step, session.sums = session.epoch + 1, 0, None
             session.seen.zero_()
+            if session.own:
+                session.own.after_epoch(record)
             save(session)
             session.progress.end_epoch(record)
             if world.first:
@@ -107,9 +110,15 @@ def train_epoch(session: Session) -> None:
         if group_ends:
             if plan.clip is not None:
                 nn.utils.clip_grad_norm_(model.parameters(), plan.clip)
-            set_rate(session.optimiser, rate(plan, (epoch + group_start / steps) / plan.epochs))
+            progress = (epoch + group_start / steps) / plan.epochs
+            if session.own:
+                session.own.before_step(plan, progress)
+            else:
+                set_rate(session.optimiser, rate(plan, progress))
             session.optimiser.step()
             session.optimiser.zero_grad()
+            if session.own:
+                session.own.after_step()
             if session.mean:
                 session.mean.add()
             session.step = step + 1
@@ -119,7 +128,7 @@ def train_epoch(session: Session) -> None:
                 stop_if_asked(session)
 
 
-def weight_of(session: Session, labels: Tensor) -> float:
+def weight_of(session: Session, labels: Labels) -> float:
     """Of this process's part of a batch. Processes average their gradients; `sum_loss` is the sum over all images."""
     if session.plan.sum_loss:
         return float(len(labels) * session.world.size)
@@ -152,11 +161,11 @@ def validate(session: Session) -> Record:
     world.share(*model.buffers())
     model.eval()
     record: Record = {}
-    seen: Iterable[tuple[Outputs, Tensor]] = forward(session)
+    seen: Iterable[tuple[Outputs, Labels]] = forward(session)
     if tally and tally.on == "val":
         sums, kept, room = tally.start(model), [], KEPT if tally.only_weights else 0
         for outputs, labels in seen:
-            tally.add(sums, outputs, labels)
+            tally_rows(tally, sums, outputs, labels)
             room -= outputs.logits.numel()
             if room >= 0:
                 kept.append((outputs, labels))
@@ -168,9 +177,10 @@ def validate(session: Session) -> Record:
     meter, tempered = TopLabel(device=session.device), TemperedNll(session.device)
     by_head = torch.zeros(2, dtype=sum_dtype(session.device), device=session.device)
     for outputs, labels in seen:
-        log_probs = outputs.log_probs()
-        meter.add(log_probs, labels)
-        tempered.add(log_probs, labels)
+        row, hard, weights = as_rows(labels)
+        log_probs = outputs.log_probs() if row is None else outputs.log_probs()[row]
+        meter.add(log_probs, hard, weights)
+        tempered.add(log_probs, hard, weights)
         by_head += head_losses(session, outputs, labels)
     world.sum(*meter.tensors(), *tempered.tensors(), by_head)
     figures = meter.compute()
@@ -182,15 +192,20 @@ def validate(session: Session) -> Record:
     return record | {f"val_{name}": value for name, value in figures.items()}
 
 
-def head_losses(session: Session, outputs: Outputs, labels: Tensor) -> Tensor:
-    """(sum over samples of the loss of all branches, each with weight 1; number of samples)."""
+def head_losses(session: Session, outputs: Outputs, labels: Labels) -> Tensor:
+    """(sum over samples of the loss of all branches, each with weight 1; how many samples these count as)."""
     if len(outputs.logits) == 1:
         return session.seen.new_zeros(2)
-    losses = torch.stack([session.model.method.loss(logits, labels) for logits in outputs.logits])
-    return torch.stack([losses.sum() * len(labels), losses.new_tensor(len(labels))]).to(session.seen.dtype)
+    loss, (row, hard, weights) = session.model.method.loss, as_rows(labels)
+    if row is None or weights is None:
+        losses, count = torch.stack([loss(logits, hard) for logits in outputs.logits]), float(len(hard))
+    else:
+        losses = torch.stack([weighted_loss(loss, logits[row], hard, weights) for logits in outputs.logits])
+        count = float(weights.sum())
+    return torch.stack([losses.sum() * count, losses.new_tensor(count)]).to(session.seen.dtype)
 
 
-def forward(session: Session) -> Iterator[tuple[Outputs, Tensor]]:
+def forward(session: Session) -> Iterator[tuple[Outputs, Labels]]:
     """Outputs and labels of this process's share of the validation split."""
     for number, (images, labels) in enumerate(session.val.epoch(0), 1):
         if len(labels):

@@ -14,14 +14,165 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, get_args, get_type_hints
 
 import torch
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import CyclicLR, OneCycleLR, ReduceLROnPlateau
 
-from balcal.recipe import Plan
+from balcal.core import BalcalError, Record
+from balcal.recipe import Method, Plan
+from balcal.runtime.devices import best_precision
+from balcal.runtime.names import unknown
+
+OF_OPTIMISER = ("lr", "momentum", "nesterov", "weight_decay", "decay_weights_only")
+"""settings of a plan that an optimiser object brings itself"""
+OF_SCHEDULER = ("schedule", "milestones", "warmup")
+KINDS: tuple[str, ...] = get_args(get_type_hints(Plan)["optimiser"])
+
+
+def plan_of(
+    method: Method,
+    device: torch.device,
+    given: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    usual: Mapping[str, Any] | None = None,
+) -> Plan:
+    """The plan of a user's settings on top of what the method brings, checked; `given` are those with a name of their
+    own where the user calls us, `usual` what holds if the user says nothing.
+
+    >>> plan_of(Method(), torch.device("cpu"), {"epochs": 3}, {"learning_rate": 0.1})
+    Traceback (most recent call last):
+    balcal.core.BalcalError: unknown setting `learning_rate`; did you mean `lr`? known: accumulate, average, ...
+    """
+    known = {f.name for f in fields(Plan)} - set(given)
+    chosen = dict(settings)
+    if "optimizer" in chosen:
+        _check_one_spelling(chosen)
+        chosen["optimiser"] = chosen.pop("optimizer")
+    for name in chosen:
+        if name not in known:
+            raise BalcalError(unknown("setting", name, known, SPELLINGS))
+    try:
+        plan = Plan(**method.brings | dict(usual or {}) | chosen | dict(given))
+    except BalcalError as error:
+        if "plan.optimiser" not in str(error):
+            raise
+        raise BalcalError(f"{error} (or pass an object: optimizer=torch.optim.NAME(model.parameters(), ...))") from None
+    return replace(plan, precision=best_precision(device)) if plan.precision == "auto" else plan
+
+
+def _check_one_spelling(settings: Mapping[str, Any]) -> None:
+    if "optimizer" in settings and "optimiser" in settings:
+        raise BalcalError("optimizer= and optimiser= mean the same: pass one of them")
+
+
+SPELLINGS = {"learning_rate": "lr", "wd": "weight_decay", "grad_clip": "clip", "amp": "precision"}
+"""what others call our settings"""
+
+
+@dataclass
+class OwnOptimiser:
+    """A user's optimiser, and scheduler, in place of the plan's. The plan's schedule, if any, scales the rates."""
+
+    optimiser: torch.optim.Optimizer
+    scheduler: Any = None
+    every: Literal["epoch", "step"] = "epoch"
+    """when the scheduler steps"""
+
+    def __post_init__(self) -> None:
+        self.rates = [float(group["lr"]) for group in self.optimiser.param_groups]
+
+    def before_step(self, plan: Plan, progress: float) -> None:
+        factor = rate(replace(plan, lr=1.0), progress)
+        if self.scheduler is None:
+            for group, lr in zip(self.optimiser.param_groups, self.rates, strict=True):
+                group["lr"] = lr * factor
+
+    def after_step(self) -> None:
+        if self.scheduler is not None and self.every == "step":
+            self.scheduler.step()
+
+    def after_epoch(self, record: Record) -> None:
+        if isinstance(self.scheduler, ReduceLROnPlateau):
+            self.scheduler.step(record["val_nll"])
+        elif self.scheduler is not None and self.every == "epoch":
+            self.scheduler.step()
+
+    def facts(self) -> list[str]:
+        """What it is, for the fingerprint of a training."""
+        groups = [{k: v for k, v in group.items() if k != "params"} for group in self.optimiser.param_groups]
+        return [type(self.optimiser).__name__, str(groups), type(self.scheduler).__name__, self.every]
+
+
+def own_optimiser(model: nn.Module, settings: dict[str, Any], scheduler: Any, every: Any) -> OwnOptimiser | None:
+    """Take a user's own objects out of the settings and check that they belong to this model and to each other."""
+    _check_one_spelling(settings)
+    name = "optimizer" if "optimizer" in settings else "optimiser"
+    optimiser = settings.get(name)
+    if isinstance(scheduler, str):
+        if "schedule" in settings:
+            raise BalcalError("scheduler= and schedule= mean the same: pass one of them")
+        settings["schedule"], scheduler = scheduler, None
+    if optimiser is None or isinstance(optimiser, str):
+        if optimiser is None:
+            settings.pop(name, None)
+        if scheduler is not None:
+            raise BalcalError("scheduler= needs optimizer= as well: the object that it schedules")
+        if every is not None:
+            raise BalcalError("scheduler_every= is for scheduler=, and there is none: leave it out")
+        return None
+    if not isinstance(optimiser, torch.optim.Optimizer):
+        raise BalcalError(
+            f"{name}= takes {', '.join(KINDS)}, or an object of torch.optim made of model.parameters(), "
+            f"not {type(optimiser).__name__}"
+        )
+    del settings[name]
+    clash = [each for each in OF_OPTIMISER if each in settings]
+    if clash:
+        raise BalcalError(f"{name}= brings its own {clash[0]}: set it there, and leave out {clash[0]}=")
+    if isinstance(optimiser, torch.optim.LBFGS):
+        raise BalcalError("LBFGS computes the loss several times a step, and fit computes it once: choose another one")
+    _check_weights(model, optimiser, name)
+    if scheduler is None:
+        return OwnOptimiser(optimiser)
+    return OwnOptimiser(optimiser, scheduler, _check_scheduler(scheduler, optimiser, settings, every))
+
+
+def _check_weights(model: nn.Module, optimiser: torch.optim.Optimizer, name: str) -> None:
+    held = {id(weight) for group in optimiser.param_groups for weight in group["params"]}
+    trained = {key: weight for key, weight in model.named_parameters() if weight.requires_grad}
+    missing = [key for key, weight in trained.items() if id(weight) not in held]
+    if missing:
+        raise BalcalError(
+            f"{name}= does not hold {len(missing)} of the model's {len(trained)} trainable weights, such as "
+            f"{missing[0]}: make it of model.parameters() after balcal.wrap, or freeze those with requires_grad_(False)"
+        )
+    foreign = held - {id(weight) for weight in model.parameters()}
+    if foreign:
+        raise BalcalError(f"{name}= holds {len(foreign)} weights of another model: make it of model.parameters()")
+
+
+def _check_scheduler(
+    scheduler: Any, optimiser: torch.optim.Optimizer, settings: Mapping[str, Any], every: Any
+) -> Literal["epoch", "step"]:
+    clash = [each for each in OF_SCHEDULER if each in settings]
+    if clash:
+        raise BalcalError(f"scheduler= and {clash[0]}= would both set the learning rate: pass one of them")
+    if not all(hasattr(scheduler, each) for each in ("step", "state_dict", "load_state_dict")):
+        raise BalcalError(f"scheduler= takes an object of torch.optim.lr_scheduler, not {type(scheduler).__name__}")
+    if getattr(scheduler, "optimizer", optimiser) is not optimiser:
+        raise BalcalError(
+            "scheduler= was made for another optimiser than optimizer=: make it for the one that you pass"
+        )
+    if every not in (None, "epoch", "step"):
+        raise BalcalError(f'scheduler_every must be "epoch" or "step", not {every!r}')
+    if every == "step" and isinstance(scheduler, ReduceLROnPlateau):
+        raise BalcalError("ReduceLROnPlateau looks at the validation loss, which is known after an epoch")
+    return every or ("step" if isinstance(scheduler, OneCycleLR | CyclicLR) else "epoch")
 
 
 def make_optimiser(model: nn.Module, plan: Plan) -> torch.optim.Optimizer:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from balcal.core import BalcalError
 from balcal.data.batches import Batch, Batches, MemoryBatches
+from balcal.data.targets import Labels, Weighted
 from balcal.model import Model, evaluating
 from balcal.recipe import Recipe
 from balcal.runs import Run
@@ -103,6 +104,8 @@ class FeatureBatches:
     seed: int | None = None
     rank: int = 0
     size: int = 1
+    weights: Tensor | None = None
+    """how much each sample counts"""
 
     def __len__(self) -> int:
         if self.seed is not None and len(self.labels) >= self.batch_size:
@@ -117,9 +120,10 @@ class FeatureBatches:
         for step in range(start, len(self)):
             first = step * self.batch_size
             mine = order[first + self.rank : min(first + self.batch_size, n) : self.size].to(self.labels.device)
-            yield self.features[mine], self.labels[mine]
+            labels = self.labels[mine]
+            yield self.features[mine], labels if self.weights is None else Weighted(labels, self.weights[mine])
 
-    def share(self, labels: Tensor) -> float:
+    def share(self, labels: Labels) -> float:
         return len(labels) * self.size / min(self.batch_size, len(self.labels))
 
     def take(self, rows: Tensor, seed: int | None) -> FeatureBatches:
@@ -139,6 +143,10 @@ def extract_features(model: Model, batches: Batches) -> tuple[Tensor, Tensor]:
                 health.look(images, true, f"batch {number}")
             feature_map, features = model.features(images)
             found.append(feature_map if model.method.head.needs_map else features)
+            if not isinstance(true, Tensor):
+                raise BalcalError(
+                    "features are cached for class indices that count the same: use balcal.fit for others"
+                )
             labels.append(true)
     health.check()
     if not found:

@@ -20,22 +20,23 @@ import torch
 from torch import nn
 
 from balcal import registry
-from balcal.backbones.tapped import find_classifier
+from balcal.backbones.classifiers import find_classifier, outputs_of
 from balcal.build import as_method, wrap
 from balcal.core import Backbone, BalcalError, Record
-from balcal.data.batches import LoaderBatches
+from balcal.data.loaders import LoaderBatches, Reading
 from balcal.evaluation.judge import RunFigures, calibrated_predictions, predictions_of
 from balcal.evaluation.predict import predict_batches
 from balcal.metrics.comparison import Comparison, compare
 from balcal.metrics.verdict import Verdict, verdict
 from balcal.model import Model
-from balcal.recipe import Method, Plan, Recipe
+from balcal.recipe import Method, Recipe
 from balcal.runs import Run
 from balcal.runtime.devices import pick_device
 from balcal.runtime.progress import Progress
 from balcal.runtime.randomness import generator, own_randomness, seed_torch
 from balcal.runtime.values import SEED, at_least, check_value, within
 from balcal.training.fit import fit_batches, train_recipe
+from balcal.training.optimise import plan_of
 from balcal.training.parents import FeatureBatches, extract_features, fed_with_features
 
 NAME = "retrofit"
@@ -78,18 +79,21 @@ def retrofit(
     tolerance: float = 0.01,
     seed: int = 0,
     quiet: bool = True,
+    **settings: Any,
 ) -> Retrofitted:
     """Train a calibrated head on the frozen backbone of a trained network. The network itself is copied, not changed.
 
     `loader` gives (x, y) as the network will see them: not augmented. Features are computed once; classifier and
     adapter are trained on them. `val_loader` decides which epoch stays; without one, a share `held_out` of the samples.
     If accuracy on these falls by more than `tolerance`, that is an error; if it falls by less, but by more than chance
-    explains, a warning. With another `num_classes` than the network's last layer has, the classifier is new.
+    explains, a warning. With another `num_classes` than the network's last layer has, the classifier is new. `settings`
+    are further ones of a `Plan`, as for `balcal.fit`.
     """
     begun = time.perf_counter()
     chosen = as_method(method)
-    given = {"epochs": epochs, "batch_size": batch_size, "lr": lr, "schedule": "cosine"}
-    plan = Plan(**chosen.brings | given)
+    given = {"epochs": epochs, "batch_size": batch_size, "lr": lr, "compile": False}
+    device = next((weight.device for weight in network.parameters()), torch.device("cpu"))
+    plan = plan_of(chosen, device, given, settings, {"schedule": "cosine"})
     seed = check_value("seed", seed, int, SEED)
     check_value("held_out", held_out, float, within("[0, 1]"))
     check_value("tolerance", tolerance, float, within("[0, 1]"))
@@ -120,7 +124,7 @@ def _as_model(network: nn.Module, num_classes: int | None) -> tuple[Model, bool]
     num_classes = num_classes or classes
     if num_classes is None:
         raise BalcalError("retrofit cannot know how many classes there are: pass num_classes=")
-    return wrap(copied, num_classes, "vanilla").eval(), classes == num_classes
+    return wrap(copied, num_classes, "vanilla", quiet=True).eval(), classes == num_classes
 
 
 def _classes_of(network: nn.Module) -> int | None:
@@ -129,7 +133,8 @@ def _classes_of(network: nn.Module) -> int | None:
         own = getattr(network, "get_classifier", lambda: None)()
     else:
         own = network.get_submodule(find_classifier(network))
-    return own.out_features if isinstance(own, nn.Linear) else None
+    outputs = outputs_of(own) if isinstance(own, nn.Module) else 0
+    return max(outputs, 2) if outputs else None  # one logit is for two classes
 
 
 def _new_head(start: Model, method: Method) -> Model:
@@ -157,9 +162,12 @@ def _features(
     seed: int,
 ) -> tuple[FeatureBatches, FeatureBatches]:
     """Batches of features to train on, and to validate on."""
-    whole = FeatureBatches(*extract_features(model, LoaderBatches(loader, device, seed)), batch_size, seed)
+    reading = Reading(model.num_classes)
+    whole = FeatureBatches(*extract_features(model, LoaderBatches(loader, device, seed, reading)), batch_size, seed)
     if val_loader is not None:
-        return whole, FeatureBatches(*extract_features(model, LoaderBatches(val_loader, device, seed)), batch_size)
+        return whole, FeatureBatches(
+            *extract_features(model, LoaderBatches(val_loader, device, seed, reading)), batch_size
+        )
     n = len(whole.labels)
     kept = round(n * held_out)
     if not 0 < kept < n:

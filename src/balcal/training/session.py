@@ -5,19 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from balcal.core import BalcalError, Record, Select, Sums, check_labels
-from balcal.data.batches import Batches, check_batch
+from balcal.core import BalcalError, Record, Select, Sums
+from balcal.data.batches import Batches
+from balcal.data.loaders import tensors_of
+from balcal.data.targets import Labels, check_targets
 from balcal.metrics.epoch_meter import lowest_head_losses, lowest_tempered, most_accurate
 from balcal.model import Model
 from balcal.recipe import Plan
 from balcal.runtime.checkpoints import Store
 from balcal.runtime.devices import StopRequest, World, sum_dtype
 from balcal.runtime.progress import Progress
-from balcal.training.optimise import RunningMean, make_optimiser
+from balcal.training.optimise import OwnOptimiser, RunningMean, make_optimiser
 
 
 @dataclass
@@ -34,6 +37,8 @@ class Session:
     world: World
     on_epoch: Callable[[Record], None] = field(default=lambda record: None)
     """called with each epoch's record, on rank 0"""
+    own: OwnOptimiser | None = None
+    """a user's optimiser and scheduler, in place of the plan's"""
 
     def __post_init__(self) -> None:
         if self.plan.precision == "auto":
@@ -50,7 +55,7 @@ class Session:
             for module in self.model.modules():
                 if isinstance(module, nn.modules.batchnorm._BatchNorm):
                     module.momentum = self.plan.norm_momentum
-        self.optimiser = make_optimiser(self.model, self.plan)
+        self.optimiser = self.own.optimiser if self.own else make_optimiser(self.model, self.plan)
         power = self.plan.average
         self.mean = None if power is None else RunningMean(self.model, power)
         """validated, kept and used in place of the weights themselves"""
@@ -93,6 +98,7 @@ def save(session: Session) -> None:
         counted = {name: session.world.rows(tensor) for name, tensor in session.sums.items()}
     if not session.world.first:
         return
+    scheduler = session.own and session.own.scheduler
     session.store.save_state(
         {
             "epoch": session.epoch,
@@ -104,6 +110,7 @@ def save(session: Session) -> None:
             "optimiser": session.optimiser.state_dict(),
             "mean": session.mean and session.mean.state_dict(),
         }
+        | ({"scheduler": scheduler.state_dict()} if scheduler else {})
     )
 
 
@@ -115,6 +122,8 @@ def resume(session: Session) -> None:
     session.epoch, session.step, session.history = state["epoch"], state["step"], state["history"]
     session.model.load_state_dict(state["model"])
     session.optimiser.load_state_dict(state["optimiser"])
+    if session.own and session.own.scheduler:
+        session.own.scheduler.load_state_dict(state["scheduler"])
     if session.mean:
         session.mean.load_state_dict(state["mean"])
     apart = state["seen"].ndim == 1  # an earlier version kept one sum for all processes
@@ -146,13 +155,14 @@ class Health:
         self.at_once = device.type == "cpu"
         self.finite = {name: torch.ones((), dtype=torch.bool, device=device) for name in ("images", "loss")}
 
-    def look(self, images: Tensor, labels: Tensor, where: str) -> None:
-        """Check a batch before the network sees it."""
-        check_batch(images, labels, where)
+    def look(self, inputs: Any, labels: Labels, where: str) -> None:
+        """Check a batch before the network sees it; its shapes are checked already."""
         if len(labels) == 0:
             raise BalcalError(f"{where} is empty")
-        check_labels(labels, self.num_classes, where)
-        if images.is_floating_point():
+        check_targets(labels, self.num_classes, where)
+        for images in tensors_of(inputs):
+            if not images.is_floating_point():
+                continue
             total = images.sum()  # finite only if every pixel is, and cheap
             if not self.at_once:
                 self.finite["images"] &= total.isfinite()

@@ -60,7 +60,7 @@ def bold_grid(points: int, like: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def add_gamma_probs(sums: Sums, standard: Tensor, etf: Tensor, labels: Tensor) -> None:
+def add_gamma_probs(sums: Sums, standard: Tensor, etf: Tensor, labels: Tensor, weights: Tensor | None = None) -> None:
     """p = g p_standard + (1-g) p_etf, at every g of the grid.
 
     Where both heads pick the same class, that class wins at every g: confidence is a line and correctness a constant.
@@ -69,7 +69,7 @@ def add_gamma_probs(sums: Sums, standard: Tensor, etf: Tensor, labels: Tensor) -
     """
     p_s, p_e = standard.softmax(-1), etf.softmax(-1)
     grid = gamma_grid(len(sums["conf"]), p_s)
-    if labels.device.type == "cpu":
+    if labels.device.type == "cpu" and weights is None:
         top_s, class_s = p_s.max(-1)
         top_e, class_e = p_e.max(-1)
         agree = class_s == class_e
@@ -81,32 +81,34 @@ def add_gamma_probs(sums: Sums, standard: Tensor, etf: Tensor, labels: Tensor) -
         p_s, p_e, labels = p_s[differ], p_e[differ], labels[differ]
     for rows in _chunks(len(grid), p_s):
         conf, pick = torch.lerp(p_e[rows], p_s[rows], grid[:, None, None]).max(-1)
-        _add(sums, conf, pick, labels[rows])
+        _add(sums, conf, pick, labels[rows], None if weights is None else weights[rows])
 
 
 @torch.no_grad()
-def add_gamma_logits(sums: Sums, standard: Tensor, etf: Tensor, labels: Tensor) -> None:
+def add_gamma_logits(sums: Sums, standard: Tensor, etf: Tensor, labels: Tensor, weights: Tensor | None = None) -> None:
     """p = softmax(g z_standard + (1-g) z_etf), at every g of the grid.
 
     Where both heads pick the same class, that class wins at every g, as above; from one g to the next every term of the
     softmax then changes by a constant factor, so a large batch is walked through without computing exponentials anew.
     """
     grid = gamma_grid(len(sums["conf"]), standard)
-    if labels.device.type == "cpu" and len(grid) * standard.numel() > CELLS:
+    if labels.device.type == "cpu" and weights is None and len(grid) * standard.numel() > CELLS:
         pick = standard.argmax(-1)
         agree = pick == etf.argmax(-1)
         _walk(sums, standard[agree], etf[agree], pick[agree], labels[agree])
         standard, etf, labels = standard[~agree], etf[~agree], labels[~agree]
     for rows in _chunks(len(grid), standard):
-        _add_softmax(sums, torch.lerp(etf[rows], standard[rows], grid[:, None, None]), labels[rows])
+        _add_softmax(sums, torch.lerp(etf[rows], standard[rows], grid[:, None, None]), labels[rows], weights, rows)
 
 
 @torch.no_grad()
-def add_scale(sums: Sums, logits: Tensor, labels: Tensor, make_grid: Grid = scale_grid) -> None:
+def add_scale(
+    sums: Sums, logits: Tensor, labels: Tensor, make_grid: Grid = scale_grid, weights: Tensor | None = None
+) -> None:
     """p = softmax(scale z), at every scale of the grid."""
     grid = make_grid(len(sums["conf"]), logits)
     for rows in _chunks(len(grid), logits):
-        _add_softmax(sums, logits[rows] * grid[:, None, None], labels[rows])
+        _add_softmax(sums, logits[rows] * grid[:, None, None], labels[rows], weights, rows)
 
 
 def _walk(sums: Sums, standard: Tensor, etf: Tensor, pick: Tensor, labels: Tensor) -> None:
@@ -126,13 +128,20 @@ def _chunks(points: int, table: Tensor) -> Iterator[slice]:
     return (slice(i, i + step) for i in range(0, len(table), step))
 
 
-def _add_softmax(sums: Sums, logits: Tensor, labels: Tensor) -> None:
+def _add_softmax(sums: Sums, logits: Tensor, labels: Tensor, weights: Tensor | None, rows: slice) -> None:
     top, pick = logits.max(-1)
-    _add(sums, (logits - top[..., None]).exp_().sum(-1).reciprocal_(), pick, labels)
+    conf = (logits - top[..., None]).exp_().sum(-1).reciprocal_()
+    _add(sums, conf, pick, labels, None if weights is None else weights[rows])
 
 
-def _add(sums: Sums, conf: Tensor, pick: Tensor, labels: Tensor) -> None:
+def _add(sums: Sums, conf: Tensor, pick: Tensor, labels: Tensor, weights: Tensor | None = None) -> None:
     """`conf` and `pick` are (candidates, samples)."""
+    if weights is not None:
+        of = weights.to(sums["conf"].dtype)
+        sums["conf"] += conf.to(of.dtype) @ of
+        sums["correct"] += (pick == labels).to(of.dtype) @ of
+        sums["count"] += of.sum()
+        return
     sums["conf"] += conf.sum(1, dtype=sums["conf"].dtype)
     sums["correct"] += (pick == labels).sum(1)
     sums["count"] += len(labels)
