@@ -16,10 +16,10 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import balcal
 from balcal import registry
+from balcal.build import calibrators
 from balcal.core import BalcalError, Outputs
 from balcal.methods.gamma import RefitGamma, RefittedGamma
 from balcal.methods.temperature import best_on_grid, solve_temperature
-from balcal.posthoc import calibrators
 
 BINARY = ("beta", "platt", "quadratic")
 AFTER = [name for name in calibrators() if name not in BINARY]

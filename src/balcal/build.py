@@ -1,9 +1,10 @@
-"""Make models: `wrap` from any network, `build` from a recipe."""
+"""Make models: `wrap` from any network, `build` from a recipe; post-hoc methods by their names."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
 from typing import Any, cast
 
 import torch
@@ -12,11 +13,12 @@ from torch import Tensor, nn
 from balcal import registry
 from balcal.backbones.classifiers import as_linear, check_classifier, find_classifier
 from balcal.backbones.tapped import CustomFeatures, TappedNetwork, own_classifier
-from balcal.core import Backbone, BalcalError
+from balcal.core import Backbone, BalcalError, PostHoc
 from balcal.methods.parts.etf import VectorAdapter
 from balcal.methods.vanilla import VANILLA
 from balcal.model import Model, evaluating
 from balcal.recipe import Method, Recipe
+from balcal.runtime.names import unknown
 from balcal.runtime.randomness import own_randomness
 from balcal.runtime.values import at_least, check_value
 
@@ -202,3 +204,38 @@ def _try_out(model: Model, shape: tuple[int, ...], backbone: str) -> None:
             f"images of {shape[-2]} x {shape[-1]} pixels do not go through `{backbone}` ({reason}): "
             "choose another task.side or task.backbone"
         ) from None
+
+
+def calibrators() -> list[str]:
+    """The names of all post-hoc methods."""
+    return [name for name, each in registry.table("methods").items() if set(each.changes) == {"posthoc"}]
+
+
+def spec_of(method: str, settings: Mapping[str, Any] | None = None) -> PostHoc:
+    """The post-hoc role of a method by its name, with these settings."""
+    if not isinstance(method, str):
+        raise BalcalError(f'a post-hoc method is given by its name, such as "ts", not by {type(method).__name__}')
+    if not isinstance(settings, Mapping | None):
+        raise BalcalError(f"settings go by name, {{'by': 'ece'}}, not as {type(settings).__name__}")
+    if method not in registry.table("methods"):
+        raise BalcalError(unknown("post-hoc method", method, calibrators()))
+    found = registry.method(method)
+    if set(found.changes) != {"posthoc"}:
+        raise BalcalError(f"`{method}` is not applied after training; these are: {', '.join(calibrators())}")
+    spec = found.posthoc
+    for name, value in (settings or {}).items():
+        known = [f.name for f in fields(spec)]  # type: ignore[arg-type]
+        if name not in known:
+            raise BalcalError(unknown(f"setting of `{method}`", str(name), known))
+        spec = replace(spec, **{name: value})  # type: ignore[type-var]
+    return spec
+
+
+def posthoc_of(spec: Any) -> dict[str, Any] | None:
+    """The name and the settings of a post-hoc method; None for one that does nothing."""
+    named = {name: registry.method(name).posthoc for name in calibrators()}
+    alike = [name for name, each in named.items() if type(each) is type(spec)]
+    equal = [name for name in alike if named[name] == spec]
+    if not alike:
+        return None
+    return {"name": (equal or alike)[0], "settings": {f.name: getattr(spec, f.name) for f in fields(spec)}}

@@ -9,7 +9,7 @@ Post-hoc methods go by their names: see `balcal list methods`. Without a name cr
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,50 +20,16 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from balcal import registry
-from balcal.core import BalcalError, Outputs, PostHoc
+from balcal.build import spec_of
+from balcal.core import BalcalError, Outputs
 from balcal.data.loaders import LoaderBatches, Reading
 from balcal.evaluation.predict import fit_posthoc
 from balcal.methods.parts.held_out import check_size
 from balcal.metrics.inputs import read_logits, read_unlabelled
 from balcal.model import Model
-from balcal.runtime.names import unknown
 from balcal.runtime.values import as_tensor
 
 Inputs = Literal["probs", "log_probs", "logits"]
-
-
-def calibrators() -> list[str]:
-    """The names of all post-hoc methods."""
-    return [name for name, each in registry.table("methods").items() if set(each.changes) == {"posthoc"}]
-
-
-def spec_of(method: str, settings: Mapping[str, Any] | None = None) -> PostHoc:
-    """The post-hoc role of a method by its name, with these settings."""
-    if not isinstance(method, str):
-        raise BalcalError(f'a post-hoc method is given by its name, such as "ts", not by {type(method).__name__}')
-    if not isinstance(settings, Mapping | None):
-        raise BalcalError(f"settings go by name, {{'by': 'ece'}}, not as {type(settings).__name__}")
-    if method not in registry.table("methods"):
-        raise BalcalError(unknown("post-hoc method", method, calibrators()))
-    found = registry.method(method)
-    if set(found.changes) != {"posthoc"}:
-        raise BalcalError(f"`{method}` is not applied after training; these are: {', '.join(calibrators())}")
-    spec = found.posthoc
-    for name, value in (settings or {}).items():
-        known = [f.name for f in fields(spec)]  # type: ignore[arg-type]
-        if name not in known:
-            raise BalcalError(unknown(f"setting of `{method}`", str(name), known))
-        spec = replace(spec, **{name: value})  # type: ignore[type-var]
-    return spec
-
-
-def posthoc_of(spec: Any) -> dict[str, Any] | None:
-    """The name and the settings of a post-hoc method; None for one that does nothing."""
-    for name, each in registry.table("methods").items():
-        if set(each.changes) == {"posthoc"} and type(each.posthoc) is type(spec):
-            return {"name": name, "settings": {f.name: getattr(spec, f.name) for f in fields(spec)}}
-    return None
 
 
 class Calibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]

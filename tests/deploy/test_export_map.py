@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from balcal import Calibrator
-from balcal.posthoc import calibrators
+from balcal.build import calibrators
 
 onnxruntime = pytest.importorskip("onnxruntime", reason="pip install 'balcal[onnx]'")
 

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from balcal import Calibrator
+from balcal.build import calibrators
 from balcal.core import BalcalError
 from balcal.methods.automatic import choose
-from balcal.posthoc import calibrators
 
 
 def draw(seed, n, weight, hot=1.0, bias=0.0):

@@ -7,9 +7,9 @@ from shared_files import CIFAR_LABELS, CIFAR_PROBS, HUMAN_VOTES, needs
 
 import balcal
 from balcal import metrics
+from balcal.build import calibrators
 from balcal.core import Predictions
 from balcal.metrics.audit import audit
-from balcal.posthoc import calibrators
 
 pytestmark = needs(CIFAR_PROBS, CIFAR_LABELS)
 

@@ -400,7 +400,7 @@ def test_fit_errors_teach():
     assert all(w.isfinite().all() for w in model.parameters()), "bad numbers never reach the weights"
     with pytest.raises(BalcalError, match="loss is no longer finite: lower the learning rate"):
         balcal.fit(model, train, val, epochs=30, optimiser="sgd", lr=1e6, quiet=True)
-    with pytest.raises(BalcalError, match=r"must give pairs \(images, labels\)"):
+    with pytest.raises(BalcalError, match=r"must give pairs \(inputs, labels\)"):
         balcal.fit(model, [x], val, epochs=1, quiet=True)
 
 

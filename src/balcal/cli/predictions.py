@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from balcal.build import spec_of
 from balcal.core import BalcalError, Outputs, Predictions
 from balcal.evaluation.prediction_files import read_source
 from balcal.methods.parts.fitted_map import explained
@@ -18,7 +19,6 @@ from balcal.metrics.comparison import Comparison, compare
 from balcal.metrics.inputs import read_predictions
 from balcal.metrics.scoring import losses
 from balcal.metrics.verdict import Verdict, verdict
-from balcal.posthoc import spec_of
 from balcal.runtime.files import write_atomic
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from balcal.build import posthoc_of
 from balcal.core import BalcalError, Predictions
 from balcal.metrics.verdict import verdict
 from balcal.model import Model
-from balcal.posthoc import posthoc_of
 from balcal.runtime.names import in_markdown
 from balcal.runtime.provenance import describe
 

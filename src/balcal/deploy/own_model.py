@@ -16,14 +16,13 @@ from torch import Tensor, nn
 
 from balcal import registry
 from balcal.backbones.tapped import CustomFeatures, TappedNetwork
-from balcal.build import as_method, wrap
+from balcal.build import as_method, posthoc_of, spec_of, wrap
 from balcal.core import BalcalError, Predictions
 from balcal.data.loaders import as_inputs, change, samples_of, tensors_of
 from balcal.deploy.export import OUTPUTS, TOLERANCE, WITHOUT_ONNX, quietly
 from balcal.deploy.own_card import card
 from balcal.deploy.predictor import CARD, OwnPredictor, open_onnx, open_program
 from balcal.model import Model, evaluating
-from balcal.posthoc import posthoc_of, spec_of
 from balcal.recipe import Method
 from balcal.runtime.files import write_atomic
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from balcal.core import BalcalError, Outputs, PostHoc, Predictions
 from balcal.data.batches import Batches
 from balcal.data.loaders import LoaderBatches, Reading, as_inputs, pairs, to_device
-from balcal.data.targets import Labels, Weighted
+from balcal.data.targets import Labels, Weighted, as_rows
 from balcal.model import Model, evaluating
 from balcal.runtime.randomness import own_randomness, seed_torch
 
@@ -106,10 +106,7 @@ def predict_batches(model: Model, batches: Batches, posthoc: bool = True, role: 
 
 @torch.no_grad()
 def fit_posthoc(model: Model, spec: PostHoc, batches: Batches) -> nn.Module:
-    """Fit a post-hoc map on held-out batches. Branches are kept only for a role that reads them.
-
-    Where samples count differently, it is fitted on as many samples, drawn evenly in proportion to their weights.
-    """
+    """Fit a post-hoc map on held-out batches, weighted if they are. Branches are kept for a role that reads them."""
     kept: list[tuple[Outputs, Labels]] = []
     with evaluating(model), own_randomness():
         for x, y in batches.epoch(0):
@@ -123,30 +120,25 @@ def fit_posthoc(model: Model, spec: PostHoc, batches: Batches) -> nn.Module:
     if bool(logits.isnan().any()):
         sample = int(logits.isnan().any(2).any(0).nonzero()[0])
         raise BalcalError(f"the prediction for sample {sample} is NaN: its input has NaN or infinite values")
-    rows, labels = _drawn([y for _, y in kept])
     first = kept[0][0]
-    weights, shares = first.weights.cpu(), first.loss_weights.cpu()
-    return spec.fit(
-        replace(first, logits=logits if rows is None else logits[:, rows], weights=weights, loss_weights=shares), labels
-    )
-
-
-def _drawn(labels: Sequence[Labels]) -> tuple[Tensor | None, Tensor]:
-    """Rows to fit on, None for all, and their labels."""
+    whole = replace(first, logits=logits, weights=first.weights.cpu(), loss_weights=first.loss_weights.cpu())
+    labels = [y for _, y in kept]
     if not any(isinstance(each, Weighted) for each in labels):
-        return None, torch.cat([each.cpu() for each in labels])  # type: ignore[misc]
+        return spec.fit(whole, torch.cat([each.cpu() for each in labels]))  # type: ignore[misc]
+    row, label, weight = _rows(labels)
+    return spec.fit(replace(whole, logits=logits[:, row]), label, weight)
+
+
+def _rows(labels: Sequence[Labels]) -> tuple[Tensor, Tensor, Tensor]:
+    """(row, label, weight) over all batches, without those of weight 0."""
     parts, start = [], 0
     for each in labels:
-        row, label, weight = (
-            each.cpu().rows(each.cpu().numbers())
-            if isinstance(each, Weighted)
-            else (torch.arange(len(each)), each.cpu(), torch.ones(len(each)))
-        )
-        parts.append((row + start, label, weight.double()))
+        row, label, weight = as_rows(each.cpu())
+        number = torch.arange(len(each)) if row is None else row
+        parts.append((number + start, label, torch.ones(len(label)) if weight is None else weight))
         start += len(each)
-    row, label, weight = (torch.cat(part) for part in zip(*parts, strict=True))
-    if not float(weight.sum()) > 0:
+    rows, label, weight = (torch.cat(part) for part in zip(*parts, strict=True))
+    if not bool((weight > 0).any()):
         raise BalcalError("all held-out samples have weight 0: there is nothing to calibrate on")
-    steps = (torch.arange(start) + 0.5) / start
-    picked = torch.searchsorted(weight.cumsum(0) / weight.sum(), steps.double()).clamp(max=len(weight) - 1)
-    return row[picked], label[picked]
+    counts = weight > 0
+    return rows[counts], label[counts], weight[counts].double()
