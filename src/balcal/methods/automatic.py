@@ -1,12 +1,12 @@
 """Ours (balcal): cross-validation chooses the calibrator, and prefers the simpler one when in doubt.
 
-    K > 2:  none, ts, svs, sms
+    K > 2:  none, ts, svs; with 20 samples for each class also sms
     K = 2:  none, ts, platt, beta, quadratic
 
 Each is fitted on four fifths of the calibration set and its loss measured on the fifth left out, in turn. From simple
 to complex, the first is taken whose mean loss lies within half a standard error of the lowest one; the standard error
 is that of the paired difference. Then it is fitted on the whole set. Half a standard error instead of the usual one:
-candidates are few, and a whole one discards gains that hold (results/README.md, posthoc).
+candidates are few, and a whole one discards gains that hold (results/data/posthoc.csv).
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ ROUGH = 1e-3
 """slope at which the fit on a fold may end: its loss is then known to about a millionth"""
 MATRIX_UP_TO = 256
 """classes: above, `sms` is hardly more than `svs` and takes minutes to cross-validate"""
+PER_CLASS = 20
+"""samples for each class that make `sms` a candidate: with fewer it lost to `ts`, and folds were too noisy to tell"""
 
 Fit = Callable[[HeldOut, "State | None"], "State"]
 
@@ -161,7 +163,8 @@ class AutomaticCalibration(PostHoc):
         self, outputs: Outputs, labels: Tensor, weights: Tensor | None = None, groups: Tensor | None = None
     ) -> nn.Module:
         data = check_held_out(outputs, labels, "auto", weights, groups)
-        names = [n for n in USED[data.classes == 2] if n != "sms" or data.classes <= MATRIX_UP_TO]
+        k, matrix = data.classes, data.classes <= MATRIX_UP_TO and data.size >= PER_CLASS * data.classes
+        names = [name for name in USED[k == 2] if matrix or name != "sms"]
         whole = {name: solve(name, data, self.prior) for name in names}
         losses = {name: torch.empty(len(data.labels), dtype=torch.float64) for name in names}
         fold = data.folds(FOLDS)

@@ -6,21 +6,22 @@ import base64
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from PIL import Image
-from torch import nn
+from torch import Tensor, nn
 
 from balcal import registry
-from balcal.build import as_method
+from balcal.build import as_method, spec_of
 from balcal.core import BalcalError, Outputs, Predictions, Record
 from balcal.data.dataset import ImageSet
 from balcal.evaluation.judge import branch_predictions, calibrated_predictions, load_splits
 from balcal.evaluation.promises import held_out_and_test
 from balcal.methods.parts.fitted_map import explained
 from balcal.methods.vanilla import Identity
+from balcal.metrics.decomposition import Map, Recalibrate
 from balcal.metrics.verdict import Verdict, verdict
 from balcal.plots.numbers import confident_mistakes
 from balcal.plots.shift import ood_sets, stored_figures
@@ -96,9 +97,24 @@ class Content:
 def content_of_predictions(predictions: Predictions, name: str, classes: Sequence[str] | None = None) -> Content:
     """Content from predictions alone."""
     names = classes or [f"class {k}" for k in range(predictions.log_probs.shape[1])]
-    return Content(
-        name, "predictions", names, [View("trained", "as they are", predictions, verdict(predictions, details=True))]
-    )
+    return Content(name, "predictions", names, [View("trained", "as they are", predictions, detailed(predictions))])
+
+
+def detailed(predictions: Predictions) -> Verdict:
+    """The verdict with its details. What recalibration gains is measured by the better of `ts` and `svs`."""
+    n, k = predictions.log_probs.shape
+    more = {"svs": scaling("svs")} if n >= 100 and k <= 256 else {}  # a page should take seconds
+    return verdict(predictions, details=True, recalibrate={"ts": None, **more})
+
+
+def scaling(name: str) -> Recalibrate:
+    """A post-hoc method as `decomposition` takes it."""
+
+    def fit(log_probs: Tensor, labels: Tensor, weights: Tensor | None) -> Map:
+        fitted = spec_of(name).fit(Outputs.of(log_probs), labels, weights)
+        return lambda asked: cast(Tensor, fitted(Outputs.of(asked)))
+
+    return fit
 
 
 def content_of_run(run: Run, posthoc: str = "ts", device: str | None = None) -> Content:
@@ -166,7 +182,7 @@ def _view(run: Run, key: str, title: str, test: Predictions, fitted: nn.Module, 
         key,
         title,
         test,
-        verdict(test, details=True),
+        detailed(test),
         note,
         shift=stored_figures(run, FigureFile.SHIFT, posthoc),
         ood=stored_figures(run, FigureFile.OOD, posthoc),
