@@ -25,7 +25,7 @@ def data(classes: int) -> tuple[Any, Any]:
     rng = np.random.default_rng(0)
     true = rng.normal(size=(N, classes)) * 2
     labels = (true + rng.gumbel(size=true.shape)).argmax(1)
-    labels[:classes] = np.arange(classes)
+    labels[: 2 * classes] = np.arange(2 * classes) % classes  # scikit-learn wants two of each
     z = 2 * true + rng.normal(size=classes) * 0.3
     z -= z.max(1, keepdims=True)
     probs = np.exp(z)

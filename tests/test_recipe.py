@@ -31,7 +31,8 @@ def test_a_clash_names_the_field_and_both_values():
 
 def test_unknown_names_teach():
     with pytest.raises(
-        BalcalError, match="unknown method `balcl`; did you mean `balcal`\\? known: acls, averaged, balcal, balcal-auto"
+        BalcalError,
+        match="unknown method `balcl`; did you mean `balcal`\\? known: acls, auto, averaged, balcal, balcal-auto",
     ):
         method("balcl")
     with pytest.raises(BalcalError, match="unknown task `fashon`; did you mean `fashion`"):

@@ -44,8 +44,8 @@ class Calibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     Of four samples at odds of e^2, three are right: the calibrated odds are three to one. `prior=0` fits just these
     samples; by default a few imagined ones keep a small set from being taken at its word.
 
-    >>> z = np.array([[2.0, 0.0]] * 12 + [[0.0, 2.0]] * 12)
-    >>> y = [0] * 9 + [1] * 3 + [1] * 9 + [0] * 3
+    >>> z = np.array([[2.0, 0.0]] * 120 + [[0.0, 2.0]] * 120)
+    >>> y = [0] * 90 + [1] * 30 + [1] * 90 + [0] * 30
     >>> exact = Calibrator("ts", inputs="logits", settings={"prior": 0})
     >>> exact.fit(z, y).predict_proba([[2.0, 0.0]]).round(4)
     array([[0.75, 0.25]])

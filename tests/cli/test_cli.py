@@ -73,7 +73,7 @@ def test_list_and_show(capsys):
         assert len(json.loads(out)) >= 2
     _, out, _ = balcal_cli("show", "balcal+ts", capsys=capsys)
     assert "e = beta unit(A(z)) M" in out
-    assert "posthoc      TemperatureScaling(by='nll')   (by ts)" in out
+    assert "posthoc      TemperatureScaling(by='nll', prior=5.0)   (by ts)" in out
     _, out, _ = balcal_cli("show", "smooth_ece", capsys=capsys)
     assert "reflected Gaussian" in out
     assert "Blasiok" in out

@@ -46,8 +46,7 @@ DEVIATIONS = (
 
 def whitening() -> Tensor:
     """(24, 3, 2, 2): filters that make the numbers of a 2 x 2 colour patch uncorrelated and of unit size, and their
-    negatives. Steps between neighbours are small in images; so they are seen from the first epoch on, which halves the
-    number of epochs."""
+    negatives. Steps between neighbours are small in images: whitened, they are seen from the first epoch on."""
     steps = torch.tensor([[1.0, 1, 1, 1], [1, 1, -1, -1], [1, -1, 1, -1], [1, -1, -1, 1]]) / 2
     colours = torch.tensor([[1.0, 1, 1], [1, 0, -1], [1, -2, 1]])
     colours = colours / colours.norm(dim=1, keepdim=True)

@@ -6,7 +6,8 @@ minutes. It is evaluated on all 10,000 test images.
 `-fast`: all training images but 5,000, drawn per class, and the network `cnn-32`. At its last epoch it has memorised
 almost all images of CIFAR and is over-confident, as the paper's networks are. Network and plan were tried on the
 held-out images of CIFAR-10 and CIFAR-100, once each, with plain training and a seed that no table uses
-(results/data/fast-plan.csv); `svhn-fast` takes them over untried. Flips, but no crops: crops make images hard to
+(results/data/fast-plan.csv), when the network still started with random filters in its stem; since it starts with
+whitening ones the plan is untried. `svhn-fast` takes it over untried. Flips, but no crops: crops make images hard to
 memorise. Digits are not flipped. The last epoch's weights are kept beside the chosen ones, so that `vanilla+last` can
 be evaluated: choosing the epoch by validation NLL stops an over-confident network early, and hides what a method does.
 """
