@@ -30,6 +30,10 @@ MOST_CLASSES = 1000
 """for a matrix: it takes a minute and 2 GB there, on two cores"""
 
 
+BLOCKS = 32
+"""classes up to which rows are solved for in coordinates of their own: with more, the prices alone make it easy"""
+
+
 class Structured(FittedMap):
     """log softmax(W log softmax(scores / T) + b), where W is a matrix, or the vector of its diagonal."""
 
@@ -86,7 +90,7 @@ def solve_sms(
     price = prices(k, one, one * (k - 1), one)
     centre = torch.eye(k, k + 1, dtype=torch.float64)
     begin = centre if start is None else torch.cat([start[0], start[1][:, None]], 1)
-    v = MatrixProblem(data, centre).solve(price, begin, who, small)
+    v = MatrixProblem(data, centre, blocks=k <= BLOCKS).solve(price, begin, who, small)
     return v[:, :-1], v[:, -1]
 
 

@@ -59,10 +59,11 @@ class MatrixProblem:
 
     def __init__(self, held_out: HeldOut, centre: Tensor, blocks: bool | None = None) -> None:
         n, k = held_out.scores.shape
-        self.labels, self.shares, self.centre = held_out.labels, held_out.shares[:, None], centre
+        self.shares, self.centre = held_out.shares, centre
         self.x = torch.cat([held_out.scores, torch.ones(n, 1, dtype=torch.float64)], 1)
+        self.wanted = torch.zeros_like(centre).index_add_(0, held_out.labels, self.shares[:, None] * self.x)
         p = (self.x @ centre.T).softmax(1)
-        h = (p * (1 - p) + 1e-6) * self.shares  # above 0 also where the network is certain
+        h = (p * (1 - p) + 1e-6) * self.shares[:, None]  # above 0 also where the network is certain
         self.blocks = k <= BLOCKS if blocks is None else blocks
         if self.blocks:
             self.curvature = torch.stack([(self.x * h[:, [j]]).T @ self.x for j in range(k)])
@@ -73,12 +74,11 @@ class MatrixProblem:
     def value(self, v: Tensor, price: Tensor) -> tuple[Tensor, Tensor]:
         """The objective and its slope."""
         away = v - self.centre
-        log_p = (self.x @ v.T).log_softmax(1)
-        own = log_p.gather(1, self.labels[:, None])
-        miss = log_p.exp_()
-        miss.scatter_add_(1, self.labels[:, None], -torch.ones_like(own))
-        slope = (miss * self.shares).T @ self.x + 2 * price * away
-        return (price * away.square()).sum() - (self.shares * own).sum(), slope
+        scores = self.x @ v.T
+        total = scores.logsumexp(1)
+        value = self.shares @ total - (v * self.wanted).sum() + (price * away.square()).sum()
+        p = scores.sub_(total[:, None]).exp_().mul_(self.shares[:, None])
+        return value, p.T @ self.x - self.wanted + 2 * price * away
 
     def solve(self, price: Tensor, start: Tensor, who: str, small: float = 1e-7) -> Tensor:
         if not self.blocks:
@@ -140,12 +140,17 @@ def solve_diagonal(
     c = z - m
     unit = torch.stack([(h * c * c).sum(0) + 1e-6 + 2 * price * (1 + m * m), h.sum(0) + 2 * price]).rsqrt()
 
+    wanted = torch.stack([(shares * targets * c).sum(0), (shares * targets).sum(0)])
+    weights, room = shares[:, 0], torch.empty_like(c)
+
     def objective(u: Tensor) -> tuple[Tensor, Tensor]:
         w, a = u * unit
-        log_p = (w * c + a).log_softmax(1)
-        value = -(shares * targets * log_p).sum()
-        miss = shares * (log_p.exp_() - targets)
-        slope = torch.stack([(miss * c).sum(0), miss.sum(0)])
+        scores = torch.addcmul(a, c, w, out=room)
+        total = scores.logsumexp(1)
+        value = weights @ total - (wanted * torch.stack([w, a])).sum()
+        p = scores.sub_(total[:, None]).exp_()
+        slope_of_a = weights @ p
+        slope = torch.stack([weights @ p.mul_(c), slope_of_a]) - wanted
         if price:
             away, b = w - scale, a - w * m
             value = value + price * (away.square() + b.square()).sum()
