@@ -66,8 +66,8 @@ class SetReport:
         lines += [f"  sets of {size}: {_shown(share)}" for size, share in list(self.by_size.items())[:8]]
         for name, share in self.by_group.items():
             below = share.p_value is not None and share.p_value <= LEVEL
-            told = f"below the promise (p = {share.p_value:.2g})" if below else "no gap found"
-            lines.append(f"  group {name}: {_shown(share)}, {told}, above {share.detectable:.1%} it would show")
+            finding = f"below the promise (p = {share.p_value:.2g})" if below else "no gap found"
+            lines.append(f"  group {name}: {_shown(share)}, {finding}, above {share.detectable:.1%} it would show")
         return "\n".join(lines)
 
 

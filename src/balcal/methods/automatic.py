@@ -12,7 +12,7 @@ set by the table results/data/posthoc.csv: with larger ones gains that hold are 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,8 +37,6 @@ MATRIX_UP_TO = 256
 """classes: above, `sms` is hardly more than `svs` and takes minutes to cross-validate"""
 PER_CLASS = 20
 """samples for each class that make `sms` a candidate: with fewer it lost to `ts`, and folds were too noisy to tell"""
-
-Fit = Callable[[HeldOut, "State | None"], "State"]
 
 
 @dataclass(frozen=True, eq=False)

@@ -57,9 +57,7 @@ def tempered(scores: Tensor, temperature: Tensor) -> Tensor:
     return finite_scores(scores, LOWEST * temperature.clamp(min=1)) / temperature
 
 
-def solve_temperature(
-    log_probs: Tensor, labels: Tensor, weights: Tensor | None = None, prior: float = 0.0, start: float = 1.0
-) -> float:
+def solve_temperature(log_probs: Tensor, labels: Tensor, weights: Tensor | None = None, prior: float = 0.0) -> float:
     """The T of lowest NLL; `prior` samples more are right as often as the model says.
 
     Two samples whose logit gap is 2, one right and one wrong, deserve even odds: T is as large as it gets.
@@ -83,7 +81,7 @@ def solve_temperature(
     else:
         wanted /= total
     hottest = max(HOTTEST, -5 * float(z.min()))
-    return 1 / _root(z, w, wanted, 1 / start, 1 / hottest, 1 / COLDEST)
+    return 1 / _root(z, w, wanted, 1.0, 1 / hottest, 1 / COLDEST)
 
 
 def _moments(z: Tensor, w: Tensor, t: float) -> tuple[float, float]:

@@ -111,12 +111,12 @@ def headline(result: ArenaResult, table: Sequence[Row]) -> str:
     worse = [name for name, found in columns.items() if not found.ties_best and found.mean is not None]
     if not tied:
         return f"{best} is better calibrated than all others"
-    told = f"with {len(result.seeds)} seeds{_seeds_to_tell(table, best, tied)}"
+    seeds = f"with {len(result.seeds)} seeds{_seeds_to_tell(table, best, tied)}"
     if not worse:
-        return f"None of the {len(table)} can be told from the best, {best}, {told}"
+        return f"None of the {len(table)} can be told from the best, {best}, {seeds}"
     names = ", ".join(worse[:4]) + (f" and {len(worse) - 4} more" if len(worse) > 4 else "")
     rest = "the other one" if len(tied) == 1 else f"the other {len(tied)}"
-    return f"{names} {'is' if len(worse) == 1 else 'are'} worse than {best}; {rest} cannot be told from it {told}"
+    return f"{names} {'is' if len(worse) == 1 else 'are'} worse than {best}; {rest} cannot be told from it {seeds}"
 
 
 def _seeds_to_tell(table: Sequence[Row], best: str, tied: Sequence[str]) -> str:
