@@ -1,4 +1,4 @@
-"""Write docs/results.md and docs/research/auto-final.md, from the files in results/data alone.
+"""Write docs/results.md, docs/results-cpu.md and docs/research/auto-final.md, from the files in results/data alone.
 
 python results/scripts/write.py
 
@@ -11,6 +11,7 @@ import json
 from collections import Counter
 from typing import Any
 
+import fast_page
 import numpy as np
 from auto import ALL, FINALS, FRESH, Final, recorded
 from auto import FOLDER as FINAL
@@ -24,6 +25,7 @@ from balcal.paper.render import ItemResult, in_markdown
 from balcal.plots import differences
 
 PAGE = PICTURES.with_suffix(".md")
+APPENDIX = PAGE.with_name("results-cpu.md")
 LAST = PAGE.parent / "research" / "auto-final.md"
 OURS = ("balcal", "balcal-logits", "balcal-auto")
 JUDGED = {name: COLUMNS[name] for name in ("accuracy", "ece", "nll")}
@@ -42,9 +44,9 @@ IN_PAIRS = {
     "13 times its standard error, so read ties, and the bold type below, as *not known*:",
 }
 """by the number of seeds"""
-TOP = """# Results
+TOP = """# A small network on a tenth of the images
 
-What was really run, on two CPU cores, with nothing left out that came out badly. This page is made by
+An appendix to [results](results.md). What was really run, on two CPU cores, with nothing left out that came out badly. This page is made by
 `python results/scripts/write.py` from the files in `results/data/cpu`, which `python results/scripts/cpu.py` makes of
 the runs: every run's recipe, seed, commit, environment and duration is in them.
 
@@ -130,7 +132,7 @@ def contests() -> dict[str, ArenaResult]:
     return {name: ArenaResult.load(path) for name in TITLES if (path := FOLDER / f"{name}.json").exists()}
 
 
-def page() -> str:
+def appendix() -> str:
     parts, run = [TOP], contests()
     for name, title in TITLES.items():
         parts.append("\n".join(contest(name, run[name])) if name in run else f"## {title}\n\nNot run yet.\n")
@@ -259,6 +261,7 @@ def last_page() -> str:
 if __name__ == "__main__":
     for contest_name, found in contests().items():
         differences(found).save(PICTURES / f"{contest_name}.png")
-    PAGE.write_text(page())
+    PAGE.write_text(fast_page.page())
+    APPENDIX.write_text(appendix())
     if finals():
         LAST.write_text(last_page())
