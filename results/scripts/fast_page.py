@@ -165,10 +165,10 @@ def claims(found: dict[tuple[str, str], list[Run]]) -> list[str]:
     return [
         *lines,
         "",
-        "ECE: by the 95 % intervals of each pair of runs with the same seed; they must be apart in every pair. Accuracy: by "
-        "the mean over seeds. The paper's own main table has an average ECE of 1.65 % for plain training with a "
-        "temperature and 1.74 % for BalCAL: that BalCAL does not beat a temperature is its result too. What BalCAL has over "
-        "a temperature: it needs no held-out image.",
+        "ECE: by the 95 % intervals of each pair of runs with the same seed; they must be apart in every pair. "
+        "Accuracy: by the mean over seeds. The paper's own main table has an average ECE of 1.65 % for plain training "
+        "with a temperature and 1.74 % for BalCAL: that BalCAL does not beat a temperature is its result too. What "
+        "BalCAL has over a temperature: it needs no held-out image.",
         "",
     ]
 

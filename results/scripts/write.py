@@ -46,9 +46,10 @@ IN_PAIRS = {
 """by the number of seeds"""
 TOP = """# A small network on a tenth of the images
 
-An appendix to [results](results.md). What was really run, on two CPU cores, with nothing left out that came out badly. This page is made by
-`python results/scripts/write.py` from the files in `results/data/cpu`, which `python results/scripts/cpu.py` makes of
-the runs: every run's recipe, seed, commit, environment and duration is in them.
+An appendix to [results](results.md). What was really run, on two CPU cores, with nothing left out that came out badly.
+This page is made by `python results/scripts/write.py` from the files in `results/data/cpu`, which
+`python results/scripts/cpu.py` makes of the runs: every run's recipe, seed, commit, environment and duration is in
+them.
 
 Tasks: `cifar10-cpu` and `cifar100-cpu` (`balcal show cifar10-cpu`): 5,000 real images to train a ResNet-8 on until it
 overfits, 2,500 to validate, all 10,000 test images to judge. Published settings of the other methods, not tuned for
