@@ -191,7 +191,7 @@ def test_the_page_of_results_says_what_the_files_say(monkeypatch):
     import fast_page
     import write
 
-    pages = {write.PAGE: fast_page.page(), write.APPENDIX: write.appendix()}
+    pages = {write.PAGE: fast_page.page(), write.APPENDIX: write.appendix(), write.README: write.front_page()}
     for path, text in pages.items():
         assert path.read_text() == text, "run results/scripts/write.py"
     pictures = re.findall(r"\]\(results/([\w-]+\.png)\)", "".join(pages.values()))

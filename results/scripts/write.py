@@ -1,4 +1,5 @@
-"""Write docs/results.md, docs/results-cpu.md and docs/research/auto-final.md, from the files in results/data alone.
+"""Write docs/results.md, docs/results-cpu.md, docs/research/auto-final.md and the table of the README, from
+results/data alone.
 
 python results/scripts/write.py
 
@@ -16,6 +17,7 @@ import numpy as np
 from auto import ALL, FINALS, FRESH, Final, recorded
 from auto import FOLDER as FINAL
 from cpu import FOLDER, PICTURES, UNDRAWN
+from folders import DOCS
 
 from balcal.arena.columns import COLUMNS
 from balcal.arena.records import Difference
@@ -25,6 +27,8 @@ from balcal.paper.render import ItemResult, in_markdown
 from balcal.plots import differences
 
 PAGE = PICTURES.with_suffix(".md")
+README = DOCS.parent / "README.md"
+BEGIN, END = "<!-- headline -->", "<!-- end of headline -->"
 APPENDIX = PAGE.with_name("results-cpu.md")
 LAST = PAGE.parent / "research" / "auto-final.md"
 OURS = ("balcal", "balcal-logits", "balcal-auto")
@@ -126,6 +130,12 @@ def item(name: str, answered: dict[str, Any]) -> str:
     pictures = [PICTURES / f"{name}.png"] if answered["data"] and name not in UNDRAWN else []
     text = in_markdown(ItemResult.of(answered), pictures)
     return text.replace(f"]({name}.png)", f"](results/{name}.png)").replace("## ", "### ", 1)
+
+
+def front_page() -> str:
+    """The README with today's table."""
+    before, _, rest = README.read_text().partition(BEGIN)
+    return f"{before}{BEGIN}\n{fast_page.headline()}\n{END}{rest.partition(END)[2]}"
 
 
 def contests() -> dict[str, ArenaResult]:
@@ -263,6 +273,7 @@ if __name__ == "__main__":
     for contest_name, found in contests().items():
         differences(found).save(PICTURES / f"{contest_name}.png")
     PAGE.write_text(fast_page.page())
+    README.write_text(front_page())
     APPENDIX.write_text(appendix())
     if finals():
         LAST.write_text(last_page())
