@@ -72,7 +72,7 @@ TRIALS = {
     "hundred": trial(widths=WIDE, dataset="cifar100"),
     "whitened": trial(widths=WIDE, epochs=12, weight_decay=2e-4),
 }
-"""the first two were run when the stem still started with random filters; the third became the plan"""
+"""the first two were run when the stem still started with random filters"""
 
 
 def run(asked: Trial) -> dict[str, Any]:
