@@ -189,9 +189,15 @@ def test_an_index_names_every_file(folder):
 def test_the_page_of_results_says_what_the_files_say(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "results" / "scripts"))
     import fast_page
+    import posthoc_page
     import write
 
-    pages = {write.PAGE: fast_page.page(), write.APPENDIX: write.appendix(), write.README: write.front_page()}
+    pages = {
+        write.PAGE: fast_page.page(),
+        write.APPENDIX: write.appendix(),
+        write.CALIBRATORS: posthoc_page.page(),
+        write.README: write.front_page(),
+    }
     for path, text in pages.items():
         assert path.read_text() == text, "run results/scripts/write.py"
     pictures = re.findall(r"\]\(results/([\w-]+\.png)\)", "".join(pages.values()))

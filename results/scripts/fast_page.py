@@ -39,8 +39,8 @@ before it is over-confident, so it hides what a method does.
 as the released code does; the published numbers come from that. `balcal-auto` is our version with nothing to tune: it
 uses validation images and averaged weights. `vanilla+ts` is plain training and one temperature from validation images.
 
-Other pages: [calibrators after training](choose.md), [decisions](decide.md), [a small network on a tenth of the
-images](results-cpu.md).
+Other pages: [calibrators after training](results-posthoc.md), [decisions](decide.md), [a small network on a tenth of
+the images](results-cpu.md).
 """
 Run = dict[str, Any]
 

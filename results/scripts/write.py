@@ -1,5 +1,4 @@
-"""Write docs/results.md, docs/results-cpu.md, docs/research/auto-final.md and the table of the README, from
-results/data alone.
+"""Write docs/results*.md, docs/research/auto-final.md and the table of the README, from results/data alone.
 
 python results/scripts/write.py
 
@@ -14,6 +13,7 @@ from typing import Any
 
 import fast_page
 import numpy as np
+import posthoc_page
 from auto import ALL, FINALS, FRESH, Final, recorded
 from auto import FOLDER as FINAL
 from cpu import FOLDER, PICTURES, UNDRAWN
@@ -30,6 +30,7 @@ PAGE = PICTURES.with_suffix(".md")
 README = DOCS.parent / "README.md"
 BEGIN, END = "<!-- headline -->", "<!-- end of headline -->"
 APPENDIX = PAGE.with_name("results-cpu.md")
+CALIBRATORS = PAGE.with_name("results-posthoc.md")
 LAST = PAGE.parent / "research" / "auto-final.md"
 OURS = ("balcal", "balcal-logits", "balcal-auto")
 JUDGED = {name: COLUMNS[name] for name in ("accuracy", "ece", "nll")}
@@ -275,5 +276,6 @@ if __name__ == "__main__":
     PAGE.write_text(fast_page.page())
     README.write_text(front_page())
     APPENDIX.write_text(appendix())
+    CALIBRATORS.write_text(posthoc_page.page())
     if finals():
         LAST.write_text(last_page())

@@ -6,8 +6,9 @@ minutes. It is evaluated on all 10,000 test images.
 `-fast`: all training images but 5,000, drawn per class, and the network `cnn-32`. At its last epoch it has memorised
 almost all images of CIFAR and is over-confident, as the paper's networks are. Plans were tried on held-out images of
 CIFAR-10 with plain training and a seed that no table uses (results/data/fast-plan.csv); docs/decisions.md says how this
-one was chosen. Flips, but no crops: crops make images hard to memorise. Digits are not flipped. The last epoch's weights are kept beside the chosen ones, so that `vanilla+last` can be evaluated: choosing the
-epoch by validation NLL stops an over-confident network early, and hides what a method does.
+one was chosen. Flips, but no crops: crops make images hard to memorise. Digits are not flipped. The last epoch's
+weights are kept beside the chosen ones, so that `vanilla+last` can be evaluated: choosing the epoch by validation NLL
+stops an over-confident network early, and hides what a method does.
 """
 
 from __future__ import annotations
