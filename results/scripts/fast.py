@@ -21,14 +21,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from cpu import items
-from folders import DATA
+from cpu import in_few_colours, items
+from folders import DATA, DOCS
 
 from balcal import registry
 from balcal.core import BalcalError
 from balcal.data.batches import MemoryBatches
-from balcal.evaluation.judge import batches_of, evaluate, load_chosen, load_splits
+from balcal.evaluation.judge import batches_of, calibrated_predictions, evaluate, load_chosen, load_splits
 from balcal.evaluation.predict import predict_batches
+from balcal.plots import reliability_diagram
 from balcal.recipe import Recipe
 from balcal.runs import Run
 from balcal.runtime.claims import Claimed
@@ -46,6 +47,11 @@ WRITTEN = ("loss", "gamma", "val_acc", "val_nll", "val_ece", "val_nll_ts")
 """of each epoch"""
 AFTER = ("", "+ts", "+last", "+last+ts")
 ITEMS = ("main", "variants", "gamma", "delta", "shift", "ood", "ood-confidence")
+FRONT = {
+    "plain training": ("vanilla", "+last"),
+    "BalCAL (balcal-logits)": ("balcal-logits", "+last"),
+    "balcal-auto": ("balcal-auto", "+last"),
+}
 PATIENCE = 60.0
 """seconds to wait where all that is left is being trained by others"""
 CPU = torch.device("cpu")
@@ -97,6 +103,16 @@ def told(recipe: Recipe, runs: Path) -> dict[str, Any]:
     }
 
 
+def picture(runs: Path, path: Path) -> None:
+    """Reliability diagrams on CIFAR-10, for the README."""
+    drawn = {}
+    for title, (method, after) in FRONT.items():
+        run = Run(runs, registry.recipe("cifar10-fast", method, 0))
+        _, drawn[title], _ = calibrated_predictions(run, registry.method(method + after), CPU)
+    reliability_diagram(drawn).savefig(path, dpi=110)
+    in_few_colours(path)
+
+
 def short(value: float) -> float:
     return float(f"{value:.6g}")
 
@@ -138,6 +154,7 @@ def main() -> None:
     torch.set_num_threads(given.threads)
     if given.paper:
         items("fast", given.runs, ITEMS, given.to, "fast-")
+        picture(given.runs, DOCS / "front.png")
         return
     left = list(queue(given.tasks or list(METHODS)))
     while left:
