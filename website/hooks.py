@@ -21,6 +21,9 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(Path(__file__).parent))
 
+import cards  # noqa: E402
+import reference  # noqa: E402
+
 PAGES = {
     "README.md": "index.md",
     "CHANGELOG.md": "changelog.md",
@@ -32,12 +35,22 @@ PAGES = {
 SOURCES = {page: source for source, page in PAGES.items()}
 LINK = re.compile(r"\[([^]]*)\]\(([^)\s#:]+)(#[\w-]+)?\)")
 FENCE = re.compile(r"(^```.*?^```$)", re.M | re.S)
-LOADED = re.compile(r"<(?:script|img|iframe|source)\b[^>]*\bsrc=\"?(https?:)?//|<link\b[^>]*\bhref=\"?(https?:)?//[^>]*>")
+LOADED = re.compile(
+    r"<(?:script|img|iframe|source)\b[^>]*\bsrc=\"?(https?:)?//|<link\b[^>]*\bhref=\"?(https?:)?//[^>]*>"
+)
+
+
+def on_config(config: MkDocsConfig) -> None:
+    """The made sections come after the guides."""
+    config.nav[2:2] = [{"Methods": cards.nav()}, {"Reference": reference.nav()}]  # type: ignore[index]
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     for source, page in PAGES.items():
         files.append(File.generated(config, page, content=(ROOT / source).read_text()))
+    for folder, made in (("methods", cards.pages()), ("reference", reference.pages())):
+        for name, text in made.items():
+            files.append(File.generated(config, f"{folder}/{name}.md", content=text))
     for asset in ("website/style.css", "website/iframe-worker.js"):
         files.append(File.generated(config, asset, abs_src_path=str(ROOT / asset)))
     return files

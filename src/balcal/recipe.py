@@ -31,6 +31,9 @@ class Method:
     """What a method changes in plain training, one optional field per role.
 
     `a + b` is the union of what both change; if both change the same field, that is an error that names it.
+
+    >>> (Method("a", loss=len) + Method("b", mix=len)).changes
+    {'loss': 'a', 'mix': 'b'}
     """
 
     name: str = "vanilla"
@@ -47,6 +50,8 @@ class Method:
     """what it changes of a task's plan, unless the task or the user says otherwise"""
     about: str = field(default="", compare=False)
     """what it changes, in a few words"""
+    when: str = field(default="", compare=False)
+    """when to use it, in a sentence"""
     paper: str = field(default="", compare=False)
     venue: str = field(default="", compare=False)
     cost: str = field(default="none", compare=False)

@@ -185,6 +185,7 @@ METHODS = {
         "auto",
         posthoc=AutomaticCalibration(),
         about="chooses by cross-validation: none, ts, svs, sms",
+        when="The model is trained, and you have a few hundred held-out samples. The default of `balcal.Calibrator`.",
         paper="Ours",
         venue="balcal",
         cost="six fits of each after training",

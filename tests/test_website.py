@@ -1,0 +1,105 @@
+"""The made pages of the documentation: every public name, every method, every verb is there, with what readers need."""
+
+import inspect
+import json
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def website():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(ROOT / "website"))
+        yield
+
+
+def test_every_public_name_is_in_the_reference_with_an_example():
+    import reference
+
+    pages = reference.pages()
+    for module in reference.MODULES:
+        page = pages[module.rpartition(".")[2]]
+        for name, thing in reference.names(module).items():
+            assert f"::: {reference.where(thing)}\n" in page, f"{module}.{name} is not in the reference"
+            text = inspect.getdoc(thing) or ""
+            assert ">>>" in text, f"{module}.{name} has no example"
+            if not inspect.isfunction(inspect.unwrap(thing)):
+                continue
+            explained = f"{text} {' '.join(reference.SHARED.get(module, {}))}"
+            left = [each for each in inspect.signature(thing).parameters if not re.search(rf"\b{each}\b", explained)]
+            assert not left, f"{module}.{name} does not explain {left}"
+
+
+def test_every_module_with_public_names_has_a_page():
+    import reference
+
+    named = {path for path in (ROOT / "src" / "balcal").glob("*/__init__.py") if "__all__" in path.read_text()}
+    assert {f"balcal.{path.parent.name}" for path in named} - {"balcal.cli", "balcal.paper"} <= set(reference.MODULES)
+
+
+def test_every_verb_is_on_the_page_of_the_command_line():
+    import reference
+    from typer.testing import CliRunner
+
+    from balcal.cli import app
+
+    page = reference.commands()
+    listed = re.findall(r"^  (\w+)  ", CliRunner().invoke(app, ["--help"]).output.partition("Commands:")[2], re.M)
+    assert len(listed) > 10
+    for verb in listed:
+        assert f"## balcal {verb}\n" in page
+    assert "--accuracy" in page.partition("## balcal decide")[2].partition("## balcal report")[0]
+
+
+def test_every_method_has_a_card_that_says_when_to_use_it():
+    import cards
+
+    from balcal import registry
+
+    pages = cards.pages()
+    assert set(pages) == {*registry.table("methods"), "index"}
+    for name, method in registry.table("methods").items():
+        assert method.when, f"say in {registry.home('methods', name).__name__} when to use `{name}`"
+        assert f"| When | {method.when} |" in pages[name]
+        assert f"]({name}.md)" in pages["index"]
+    assert "L = mean_i( -(1 - p_y)^gamma log p_y )" in pages["fl"]
+    assert "Mukhoti et al." in pages["fl"].partition("## Differences")[2]
+
+
+def test_a_card_has_the_results_of_the_fast_tasks(tmp_path):
+    import cards
+
+    assert "Not run yet" in cards.pages(tmp_path)["fl"]
+    for seed, accuracy in enumerate((0.94, 0.96)):
+        last = {"accuracy": accuracy, "ece": 0.03, "nll": 0.2}
+        figures = {"last": last, "last+ts": {**last, "ece": 0.01}}
+        run = {"task": "cifar10-fast", "method": "fl", "seed": seed, "figures": figures}
+        (tmp_path / f"cifar10-fast-fl-seed{seed}.json").write_text(json.dumps(run))
+    broken = {"task": "svhn-fast", "method": "fl", "seed": 0, "failed": "lower the learning rate"}
+    (tmp_path / "svhn-fast-fl-seed0.json").write_text(json.dumps(broken))
+    found = cards.pages(tmp_path)["fl"]
+    assert "| `cifar10-fast` | 2 | as trained | 95.00 ± 1.41 | 3.00 ± 0.00 | 0.2000 ± 0.0000 |" in found
+    assert "| `cifar10-fast` | 2 | with `ts` | 95.00 ± 1.41 | 1.00 ± 0.00 |" in found
+    assert "failed: lower the learning rate" in found
+    assert "Not run yet" in cards.pages(tmp_path)["ls"]
+
+
+def test_every_page_is_in_the_navigation():
+    nav = str(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"])
+    pages = {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")}
+    assert {page for page in pages if f"'{page}'" not in nav} == set()
+
+
+def test_an_example_without_a_heading_gets_one():
+    pytest.importorskip("griffe", reason="griffe is not here: pip install 'balcal[docs]'")
+    from docstrings import with_heading
+
+    assert with_heading("Adds.\n\n>>> 1 + 1\n2") == "Adds.\n\nExamples\n--------\n>>> 1 + 1\n2"
+    given = "Adds.\n\nParameters\n----------\na\n    A number.\n\nOne and one:\n\n>>> 1 + 1\n2"
+    assert with_heading(given) == given.replace("One and one:", "Examples\n--------\nOne and one:")
+    assert with_heading("Adds.\n\nExamples\n--------\n>>> 1 + 1") == "Adds.\n\nExamples\n--------\n>>> 1 + 1"
