@@ -30,6 +30,7 @@ PAGES = {
     "CONTRIBUTING.md": "contributing.md",
     "results/README.md": "results-data.md",
     "bench/README.md": "bench.md",
+    "examples/serve/README.md": "serve.md",
 }
 """files of the repository, and the pages that they become"""
 SOURCES = {page: source for source, page in PAGES.items()}
