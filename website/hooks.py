@@ -28,6 +28,7 @@ PAGES = {
     "README.md": "index.md",
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "security.md",
     "results/README.md": "results-data.md",
     "bench/README.md": "bench.md",
     "examples/serve/README.md": "serve.md",
