@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
 
-.PHONY: demo test docs fuzz smoke format bench clean
+.PHONY: demo test docs notebooks fuzz smoke format bench clean
 
 demo: $(READY)
 	$(BIN)/balcal demo
@@ -18,6 +18,10 @@ test: $(READY)
 docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo build/site/index.html
+
+# execute the tutorials, and keep their outputs
+notebooks: $(READY)
+	$(BIN)/python website/notebooks.py
 
 # five minutes of inputs that nobody would pass: every outcome is right, or an error of one sentence
 fuzz: $(READY)

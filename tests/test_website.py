@@ -92,7 +92,30 @@ def test_a_card_has_the_results_of_the_fast_tasks(tmp_path):
 def test_every_page_is_in_the_navigation():
     nav = str(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"])
     pages = {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")}
+    pages |= {f"tutorials/{path.stem}.md" for path in (ROOT / "docs" / "tutorials").glob("*.ipynb")}
     assert {page for page in pages if f"'{page}'" not in nav} == set()
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "docs" / "tutorials").glob("*.ipynb")), ids=lambda path: path.stem)
+def test_a_tutorial_runs_and_is_kept_with_its_outputs(path, tmp_path, monkeypatch):
+    import notebooks
+    import torch
+
+    monkeypatch.chdir(tmp_path)
+    kept, threads = notebooks.read(path), torch.get_num_threads()
+    try:
+        now = notebooks.executed(kept, path.name)
+    finally:
+        torch.set_num_threads(threads)
+    kinds = [[output["output_type"] for output in cell.get("outputs", [])] for cell in kept["cells"]]
+    assert kinds == [[output["output_type"] for output in cell.get("outputs", [])] for cell in now["cells"]], (
+        f"python website/notebooks.py {path.stem}"
+    )
+    assert len([kind for kind in kinds if kind]) >= 4
+    text, pictures = notebooks.page(path)
+    assert all(name in text for name in pictures)
+    for link in re.findall(r"\]\((\.\.[^)#]+)\)", text):
+        assert (path.parent / link).exists(), f"{link} is not there"
 
 
 def test_an_example_without_a_heading_gets_one():

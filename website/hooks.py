@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(Path(__file__).parent))
 
 import cards  # noqa: E402
+import notebooks  # noqa: E402
 import reference  # noqa: E402
 
 PAGES = {
@@ -53,6 +54,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for folder, made in (("methods", cards.pages()), ("reference", reference.pages())):
         for name, text in made.items():
             files.append(File.generated(config, f"{folder}/{name}.md", content=text))
+    for path in notebooks.notebooks():
+        text, pictures = notebooks.page(path)
+        files.append(File.generated(config, f"tutorials/{path.stem}.md", content=text))
+        for name, content in pictures.items():
+            files.append(File.generated(config, f"tutorials/{name}", content=content))
     for asset in ("website/style.css", "website/iframe-worker.js"):
         files.append(File.generated(config, asset, abs_src_path=str(ROOT / asset)))
     return files
@@ -79,7 +85,8 @@ def _page_of(target: Path, config: MkDocsConfig, files: Files) -> str | None:
     if (ROOT / target / "README.md").is_file():
         return _page_of(target / "README.md", config, files)
     if target.parts[0] == "docs":
-        return str(target.relative_to("docs"))
+        inside = target.relative_to("docs")
+        return str(inside.with_suffix(".md") if inside.suffix == ".ipynb" else inside)
     if (ROOT / target).is_dir():
         return None
     where = f"files/{target}" + (".txt" if target.suffix == ".md" else "")
