@@ -1,0 +1,32 @@
+"""What a page says in sentences: without code, tables and headings."""
+
+import re
+
+PRIVATE = ("body", "timid", "outside", "judged", "dial", "dials", "told", "mends", "mend", "unasked")
+"""words of ours that are not the field's"""
+CODE = re.compile(r"^```.*?^```$|^    .*$", re.M | re.S)
+
+
+def prose(text):
+    """Paragraphs and items of lists, each a block; inline code counts as one word."""
+    text = re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)
+    text = "\n".join(line for line in text.split("\n") if not re.match(r"\||#|    |!\[|<", line))
+    text = re.sub(r"!?\[([^]]*)\]\([^)]*\)", r"\1", text)
+    text = re.sub(r"`[^`]*`", "code", text)
+    blocks = re.split(r"\n\s*\n|\n(?=\s*- |\d+\. )", text)
+    return [re.sub(r"\s+", " ", re.sub(r"^\s*(- |\d+\. )", "", block)).strip("* ") for block in blocks if block.strip()]
+
+
+def sentences(text):
+    """A colon or a semicolon does not end one; a full stop, a question or the end of a block does."""
+    found = [part for block in prose(text) for part in re.split(r"(?<=[.?!])[)*\"]* +(?=[A-Z0-9*\"(`]|code)", block)]
+    return [part for part in found if re.search(r"[a-z]", part)]
+
+
+def words(text):
+    return re.findall(r"[\w'’%.×+=/-]*\w[\w'’%]*", text)
+
+
+def mean_length(text):
+    found = sentences(text)
+    return sum(len(words(each)) for each in found) / len(found)
