@@ -2,6 +2,9 @@
 
     OMP_NUM_THREADS=1 python bench/decisions.py [--samples 1000000] [--classes 100]
 
+TorchCP asks for torchvision, which has no CPU build; its sets do not need it. It was installed beside us by
+`pip install --no-deps --target DIR torchcp torch_geometric xxhash`, and torchsort with `--no-build-isolation`.
+
 Each is measured in a process of its own: seconds (of the clock and of the processor, which other programs do not
 slow down), and the most memory beyond the table of probabilities.
 """
@@ -15,7 +18,7 @@ import time
 
 import numpy as np
 
-TASKS = ("ours: threshold", "ours: lac", "ours: aps", "mapie: lac", "mapie: aps", "torchcp: lac")
+TASKS = ("ours: threshold", "ours: lac", "ours: aps", "mapie: lac", "mapie: aps", "torchcp: lac", "torchcp: aps")
 
 
 def data(samples, classes):
@@ -63,10 +66,12 @@ def prepared(task):
         return run
     import torch
     from torchcp.classification.predictor import SplitPredictor
-    from torchcp.classification.score import LAC
+    from torchcp.classification.score import APS, LAC
+
+    score = {"lac": LAC, "aps": APS}[task[-3:]]
 
     def run_torchcp(p, y):
-        sets = SplitPredictor(LAC(score_type="identity"))
+        sets = SplitPredictor(score(score_type="identity"))
         sets.calculate_threshold(torch.from_numpy(p), torch.from_numpy(y), 0.1)
         return sets.predict_with_logits(torch.from_numpy(p))
 

@@ -187,7 +187,7 @@ def body(text: str, method: Method) -> tuple[str, str]:
 def fast_results(folder: Path) -> dict[str, list[dict[str, Any]]]:
     """What results/scripts/fast.py wrote, by method; a run that failed has a sentence in place of figures."""
     found: dict[str, list[dict[str, Any]]] = {}
-    for path in sorted(folder.glob("*.json")):
+    for path in sorted(folder.glob("*-seed*.json")):
         each = json.loads(path.read_text())
         found.setdefault(each["method"], []).append(each)
     return found

@@ -5,7 +5,7 @@ BALCAL_DATA=../shared/data python results/scripts/cpu.py paper --runs runs      
 
 Contests are arenas: they hold recipe, seed, commit, environment and duration of every run. Items are those of
 `balcal paper --tier cpu --found`, without the points of pictures. Figures go to results/data/cpu, pictures to
-docs/results. `python results/scripts/write.py` makes docs/results.md from them.
+docs/results. `python results/scripts/write.py` makes docs/results-cpu.md from them.
 """
 
 from __future__ import annotations
@@ -85,17 +85,18 @@ def keep(result: ArenaResult, path: Path) -> None:
     store(path, content)
 
 
-def items(runs: Path, names: Sequence[str]) -> None:
-    every, first = (Answers(tier("cpu"), range(n), runs, "cpu", only_found=True) for n in (SEEDS, 1))
+def items(budget: str, runs: Path, names: Sequence[str], folder: Path, prefix: str = "") -> None:
+    """Answer the paper's items from the runs of a tier that are there."""
+    every, first = (Answers(tier(budget), range(n), runs, "cpu", only_found=True) for n in (SEEDS, 1))
     for name in names:
         answers = first if name in ONCE else every
         print(name, flush=True)
         answered = answer(ITEMS[name], answers).as_dict()
         if answered["data"] and name not in UNDRAWN:
-            DRAWINGS[name](answered["data"]).savefig(picture := PICTURES / f"{name}.png", dpi=100)
+            DRAWINGS[name](answered["data"]).savefig(picture := PICTURES / f"{prefix}{name}.png", dpi=100)
             in_few_colours(picture)
         answered["runs"] = [str(Path(run).relative_to(runs)) for run in answered["runs"]]
-        store(FOLDER / f"paper-{name}.json", answered)
+        store(folder / f"paper-{name}.json", answered)
 
 
 def in_few_colours(path: Path) -> None:
@@ -115,7 +116,7 @@ def main() -> None:
         if part in CONTESTS:
             contest(part, given.runs, given.jobs)
         else:
-            items(given.runs, SHOWN if part == "paper" else [part])
+            items("cpu", given.runs, SHOWN if part == "paper" else [part], FOLDER)
 
 
 if __name__ == "__main__":

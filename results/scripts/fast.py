@@ -1,6 +1,7 @@
 """The runs of the `-fast` tasks, one after another; the same command goes on where it was stopped.
 
 BALCAL_DATA=../shared/data python results/scripts/fast.py --runs DIR [--threads 2] [TASK ...]
+BALCAL_DATA=../shared/data python results/scripts/fast.py --runs DIR --paper     only the paper's items, from these runs
 
 Each finished run becomes a file in results/data/fast: accuracy, ECE and NLL on the test images for the chosen and the
 LAST epoch, with and without temperature scaling; accuracy on the training images; gamma after each epoch; minutes,
@@ -20,13 +21,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from folders import DATA
+from cpu import in_few_colours, items
+from folders import DATA, DOCS
 
 from balcal import registry
 from balcal.core import BalcalError
 from balcal.data.batches import MemoryBatches
-from balcal.evaluation.judge import batches_of, evaluate, load_chosen, load_splits
+from balcal.evaluation.judge import batches_of, calibrated_predictions, evaluate, load_chosen, load_splits
 from balcal.evaluation.predict import predict_batches
+from balcal.plots import reliability_diagram
 from balcal.recipe import Recipe
 from balcal.runs import Run
 from balcal.runtime.claims import Claimed
@@ -43,17 +46,25 @@ SHOWN = ("accuracy", "ece", "nll", "mean_confidence", "adaptive_ece", "brier")
 WRITTEN = ("loss", "gamma", "val_acc", "val_nll", "val_ece", "val_nll_ts")
 """of each epoch"""
 AFTER = ("", "+ts", "+last", "+last+ts")
+ITEMS = ("main", "variants", "gamma", "delta", "shift", "ood", "ood-confidence")
+FRONT = {
+    "plain training": ("vanilla", "+last"),
+    "BalCAL (balcal-logits)": ("balcal-logits", "+last"),
+    "balcal-auto": ("balcal-auto", "+last"),
+}
 PATIENCE = 60.0
 """seconds to wait where all that is left is being trained by others"""
 CPU = torch.device("cpu")
 
 
 def queue(tasks: list[str]) -> Iterator[Recipe]:
-    """The first seed of all methods, then the others."""
-    for task in tasks:
-        for seed in SEEDS:
+    """In rounds: what the claims are about comes first, on all tasks; other methods are a seed behind."""
+    for round_number in range(len(SEEDS) + 1):
+        for task in tasks:
             for method in METHODS[task]:
-                yield registry.recipe(task, method, seed)
+                seed = round_number - (method not in FIRST)
+                if 0 <= seed < len(SEEDS):
+                    yield registry.recipe(task, method, SEEDS[seed])
 
 
 def told(recipe: Recipe, runs: Path) -> dict[str, Any]:
@@ -92,6 +103,16 @@ def told(recipe: Recipe, runs: Path) -> dict[str, Any]:
     }
 
 
+def picture(runs: Path, path: Path) -> None:
+    """Reliability diagrams on CIFAR-10, for the README."""
+    drawn = {}
+    for title, (method, after) in FRONT.items():
+        run = Run(runs, registry.recipe("cifar10-fast", method, 0))
+        _, drawn[title], _ = calibrated_predictions(run, registry.method(method + after), CPU)
+    reliability_diagram(drawn).savefig(path, dpi=110)
+    in_few_colours(path)
+
+
 def short(value: float) -> float:
     return float(f"{value:.6g}")
 
@@ -128,8 +149,13 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs"))
     parser.add_argument("--to", type=Path, default=DATA / "fast", help="where the figures go")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--paper", action="store_true", help="train nothing; answer the paper's items")
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
+    if given.paper:
+        items("fast", given.runs, ITEMS, given.to, "fast-")
+        picture(given.runs, DOCS / "front.png")
+        return
     left = list(queue(given.tasks or list(METHODS)))
     while left:
         taken = [recipe for recipe in left if not written(recipe, given.runs, given.to)]

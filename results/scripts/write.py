@@ -1,4 +1,4 @@
-"""Write docs/results.md and docs/research/auto-final.md, from the files in results/data alone.
+"""Write docs/results*.md, docs/research/auto-final.md and the table of the README, from results/data alone.
 
 python results/scripts/write.py
 
@@ -11,10 +11,13 @@ import json
 from collections import Counter
 from typing import Any
 
+import fast_page
 import numpy as np
+import posthoc_page
 from auto import ALL, FINALS, FRESH, Final, recorded
 from auto import FOLDER as FINAL
 from cpu import FOLDER, PICTURES, UNDRAWN
+from folders import DOCS
 
 from balcal.arena.columns import COLUMNS
 from balcal.arena.records import Difference
@@ -24,6 +27,10 @@ from balcal.paper.render import ItemResult, in_markdown
 from balcal.plots import differences
 
 PAGE = PICTURES.with_suffix(".md")
+README = DOCS.parent / "README.md"
+BEGIN, END = "<!-- headline -->", "<!-- end of headline -->"
+APPENDIX = PAGE.with_name("results-cpu.md")
+CALIBRATORS = PAGE.with_name("results-posthoc.md")
 LAST = PAGE.parent / "research" / "auto-final.md"
 OURS = ("balcal", "balcal-logits", "balcal-auto")
 JUDGED = {name: COLUMNS[name] for name in ("accuracy", "ece", "nll")}
@@ -42,11 +49,12 @@ IN_PAIRS = {
     "13 times its standard error, so read ties, and the bold type below, as *not known*:",
 }
 """by the number of seeds"""
-TOP = """# Results
+TOP = """# A small network on a tenth of the images
 
-What was really run, on two CPU cores, with nothing left out that came out badly. This page is made by
-`python results/scripts/write.py` from the files in `results/data/cpu`, which `python results/scripts/cpu.py` makes of
-the runs: every run's recipe, seed, commit, environment and duration is in them.
+An appendix to [results](results.md). What was really run, on two CPU cores, with nothing left out that came out badly.
+This page is made by `python results/scripts/write.py` from the files in `results/data/cpu`, which
+`python results/scripts/cpu.py` makes of the runs: every run's recipe, seed, commit, environment and duration is in
+them.
 
 Tasks: `cifar10-cpu` and `cifar100-cpu` (`balcal show cifar10-cpu`): 5,000 real images to train a ResNet-8 on until it
 overfits, 2,500 to validate, all 10,000 test images to judge. Published settings of the other methods, not tuned for
@@ -125,12 +133,18 @@ def item(name: str, answered: dict[str, Any]) -> str:
     return text.replace(f"]({name}.png)", f"](results/{name}.png)").replace("## ", "### ", 1)
 
 
+def front_page() -> str:
+    """The README with today's table."""
+    before, _, rest = README.read_text().partition(BEGIN)
+    return f"{before}{BEGIN}\n{fast_page.headline()}\n{END}{rest.partition(END)[2]}"
+
+
 def contests() -> dict[str, ArenaResult]:
     """Results of those that have been run."""
     return {name: ArenaResult.load(path) for name in TITLES if (path := FOLDER / f"{name}.json").exists()}
 
 
-def page() -> str:
+def appendix() -> str:
     parts, run = [TOP], contests()
     for name, title in TITLES.items():
         parts.append("\n".join(contest(name, run[name])) if name in run else f"## {title}\n\nNot run yet.\n")
@@ -259,6 +273,9 @@ def last_page() -> str:
 if __name__ == "__main__":
     for contest_name, found in contests().items():
         differences(found).save(PICTURES / f"{contest_name}.png")
-    PAGE.write_text(page())
+    PAGE.write_text(fast_page.page())
+    README.write_text(front_page())
+    APPENDIX.write_text(appendix())
+    CALIBRATORS.write_text(posthoc_page.page())
     if finals():
         LAST.write_text(last_page())

@@ -74,8 +74,20 @@ def test_groups_keep_copies_out_of_the_fold_they_are_tested_on():
 
 def test_the_simpler_of_two_equals():
     loss = torch.rand(50, generator=torch.Generator().manual_seed(0)).double()
-    assert choose({"none": loss, "ts": loss, "svs": loss}, torch.ones(50)) == "ts"
-    assert choose({"none": loss + 1, "ts": loss, "svs": loss - 1e-12}, torch.ones(50)) == "svs"
+    assert choose({"none": loss, "ts": loss, "svs": loss}, torch.ones(50), 20) == "ts"
+    assert choose({"none": loss + 1, "ts": loss, "svs": loss - 1e-12}, torch.ones(50), 20) == "svs"
+
+
+def test_where_nearly_all_is_right_nothing_but_a_temperature_is_trusted():
+    """Five wrong answers of 200: folds say little, whichever candidate they seem to favour."""
+    rng, chosen = np.random.default_rng(0), []
+    for _ in range(20):
+        s = rng.normal(size=200) * 6
+        y = (rng.random(200) < 1 / (1 + np.exp(-s))).astype(int)
+        wrong = (s > 0) != y
+        keep = ~wrong | (wrong.cumsum() <= 5)
+        chosen.append(Calibrator(inputs="logits").fit(np.stack([0 * s, 1.5 * s], 1)[keep], y[keep]).chosen)
+    assert chosen.count("ts") >= 18
 
 
 @pytest.mark.parametrize("name", [name for name in calibrators() if name != "gamma"])
