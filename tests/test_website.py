@@ -5,6 +5,7 @@ import json
 import re
 from pathlib import Path
 
+import prose
 import pytest
 import yaml
 
@@ -126,3 +127,29 @@ def test_an_example_without_a_heading_gets_one():
     given = "Adds.\n\nParameters\n----------\na\n    A number.\n\nOne and one:\n\n>>> 1 + 1\n2"
     assert with_heading(given) == given.replace("One and one:", "Examples\n--------\nOne and one:")
     assert with_heading("Adds.\n\nExamples\n--------\n>>> 1 + 1") == "Adds.\n\nExamples\n--------\n>>> 1 + 1"
+
+
+def guides():
+    """Pages of *Guides*, and the one to start with."""
+    sections = {
+        name: pages
+        for section in yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]
+        for name, pages in section.items()
+    }
+    made = {"serve.md": ROOT / "examples" / "serve" / "README.md"}
+    names = ["start.md", *(name for page in sections["Guides"] for name in page.values())]
+    return [made.get(name, ROOT / "docs" / name) for name in names]
+
+
+@pytest.mark.parametrize("path", guides(), ids=lambda path: path.stem)
+def test_a_guide_is_plain(path):
+    """Short sentences, in the field's words."""
+    text = path.read_text()
+    assert prose.mean_length(text) < 18
+    for sentence in prose.sentences(text):
+        assert len(prose.words(sentence)) <= 40, f"two sentences would be clearer: {sentence}"
+        assert not (found := re.search(prose.PRIVATE, sentence)), f"not the field's word: {found[0]}, in: {sentence}"
+
+
+def test_guides_are_short():
+    assert sum(len(path.read_text().split()) for path in guides()) < 12_000

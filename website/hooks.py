@@ -84,11 +84,11 @@ def _page_of(target: Path, config: MkDocsConfig, files: Files) -> str | None:
         return PAGES[str(target)]
     if (ROOT / target / "README.md").is_file():
         return _page_of(target / "README.md", config, files)
+    if (ROOT / target).is_dir():
+        return None
     if target.parts[0] == "docs":
         inside = target.relative_to("docs")
         return str(inside.with_suffix(".md") if inside.suffix == ".ipynb" else inside)
-    if (ROOT / target).is_dir():
-        return None
     where = f"files/{target}" + (".txt" if target.suffix == ".md" else "")
     if files.get_file_from_path(where) is None:
         files.append(File.generated(config, where, abs_src_path=str(ROOT / target)))
