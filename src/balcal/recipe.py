@@ -110,6 +110,7 @@ class Method:
             self,
             name=f"{self.name}+{other.name}",
             about=_joined("; ", self.about, other.about),
+            when="",
             paper=_joined("; ", self.paper, other.paper),
             venue=_joined("; ", self.venue, other.venue),
             cost=_joined("; ", *(cost for cost in (self.cost, other.cost) if cost != "none")) or "none",
@@ -122,7 +123,7 @@ class Method:
 
     def card(self) -> dict[str, Any]:
         """A description of the method as plain data."""
-        facts = {name: getattr(self, name) for name in ("about", "paper", "venue", "cost")}
+        facts = {name: getattr(self, name) for name in ("about", "when", "paper", "venue", "cost")}
         return facts | {"changes": list(self.changes)}
 
     def remarks(self) -> list[str]:
