@@ -153,3 +153,14 @@ def test_a_guide_is_plain(path):
 
 def test_guides_are_short():
     assert sum(len(path.read_text().split()) for path in guides()) < 12_000
+
+
+def test_the_service_page_has_the_figures_of_its_bench():
+    page = (ROOT / "examples" / "serve" / "README.md").read_text()
+    found = json.loads((ROOT / "bench" / "results" / "serve.json").read_text())
+    for size in (1, 64):
+        each = found[f"batch of {size}"]
+        times = [each[f"served, {kind}"]["against onnxruntime"]["ratio"] for kind in ("bytes", "JSON")]
+        share = each["images per second, two clients"]["ratio"]
+        row = f"| {size} | {times[0]:.1f} | {times[1]:.1f} | {share:.0%} |"
+        assert row in page, f"examples/serve/README.md should have: {row}"
