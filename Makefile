@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
 
-.PHONY: demo test fuzz smoke format bench clean
+.PHONY: demo test docs notebooks fuzz smoke format bench clean
 
 demo: $(READY)
 	$(BIN)/balcal demo
@@ -13,6 +13,15 @@ test: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/pytest -n 2
+
+# the documentation, in build/site: open index.html there. A warning is an error
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo build/site/index.html
+
+# execute the tutorials, and keep their outputs
+notebooks: $(READY)
+	$(BIN)/python website/notebooks.py
 
 # five minutes of inputs that nobody would pass: every outcome is right, or an error of one sentence
 fuzz: $(READY)

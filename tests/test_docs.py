@@ -140,7 +140,13 @@ def test_the_walk_finds_every_file_and_name():
         assert (SOURCE / room).exists(), f"there is no {room}"
 
 
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("*/README.md")]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *ROOT.glob("docs/**/*.md"),
+    *ROOT.glob("*/README.md"),
+    *ROOT.glob("examples/*/README.md"),
+]
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda p: str(p.relative_to(ROOT)))

@@ -1,11 +1,14 @@
-"""What is installed is what was meant: pins, their hashes, and floors above known holes."""
+"""What is installed is what was meant: pins, hashes, floors above known holes; and what people expect around it."""
 
 import re
 import tomllib
 
+import yaml
 from packaging.requirements import Requirement
 from packaging.version import Version
 from record_hashes import LEFT_OUT, ROOT, normal, pins
+
+import balcal
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PINNED = {normal(name): Version(version) for name, version in pins()}
@@ -47,3 +50,35 @@ def test_floors_exclude_known_holes():
     (backend,) = (Requirement(line) for line in PROJECT["build-system"]["requires"])
     assert "1.25.0" not in backend.specifier
     assert "99" not in backend.specifier, "the build backend has a ceiling"
+
+
+def test_the_citation_is_that_of_the_method():
+    """What CFF 1.2.0 requires, and the authors, title and year that `balcal show balcal` prints."""
+    from balcal import registry
+
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert {"cff-version", "message", "title", "authors"} <= set(cited)
+    assert cited["cff-version"] == "1.2.0"
+    assert cited["license"] == PROJECT["project"]["license"]
+    paper, method = cited["preferred-citation"], registry.method("balcal")
+    assert {"type", "title", "authors"} <= set(paper)
+    assert ", ".join(author["family-names"] for author in paper["authors"]) == registry.table("methods")["balcal"].paper
+    assert f"{paper['title']}. CVPR {paper['year']}." in (registry.home("methods", method.name).__doc__ or "")
+
+
+def test_workflow_hooks_and_changelog_fit_the_project():
+    flow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())["jobs"]
+    oldest = PROJECT["project"]["requires-python"].removeprefix(">=")
+    assert flow["check"]["strategy"]["matrix"]["python"][0] == oldest
+    targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.M))
+    run = {step["run"] for job in flow.values() for step in job["steps"] if "run" in step}
+    assert run == {"make test", "make demo", "make docs"}
+    assert {command.removeprefix("make ") for command in run} <= targets
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
+    for tool in (hook["entry"].split()[0].removeprefix(".venv/bin/") for hook in hooks):
+        assert f"$(BIN)/{tool}" in (ROOT / "Makefile").read_text(), "hooks are a part of `make test`"
+    for form in (ROOT / ".github" / "ISSUE_TEMPLATE").glob("[!c]*.yml"):
+        assert {"name", "description", "body"} <= set(yaml.safe_load(form.read_text()))
+    newest = re.search(r"^## (\d+\.\d+\.\d+)", (ROOT / "CHANGELOG.md").read_text(), re.M)
+    assert newest
+    assert Version(newest[1]) >= Version(balcal.__version__)

@@ -1,12 +1,11 @@
 """The vocabulary: what a network returns, and the seven roles that a method may fill.
 
-Shape letters, here and everywhere: N samples, K classes, D features, B branches.
-
-One line trains everything:
+Shape letters, here and everywhere: N samples, K classes, D features, B branches. One line trains everything:
 
     loss = sum_t weight_t * sum_b loss_weight_b * Loss(logits[b, t], labels_t) + penalty
 
-where t runs over the terms that a `Mix` makes of a batch and b over the branches that a `Head` returns.
+where t runs over the terms that a `Mix` makes of a batch and b over the branches that a `Head` returns. Of the roles
+loss, mix and select may be plain functions; the others inherit their defaults from the class here.
 """
 
 from __future__ import annotations
@@ -25,7 +24,12 @@ Record = dict[str, Any]  # one line of a history: the numbers of one epoch
 
 
 class BalcalError(Exception):
-    """A mistake that the user can correct; the message says how, in one sentence."""
+    """A mistake that the user can correct; the message says how, in one sentence.
+
+    >>> check_labels(torch.tensor([0, 3]), num_classes=3, where="the data")
+    Traceback (most recent call last):
+    balcal.core.BalcalError: label 3 in the data is out of range: with 3 classes labels run from 0 to 2
+    """
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,14 +49,12 @@ class Outputs:
     @staticmethod
     def of(scores: Tensor) -> Outputs:
         """Log-probabilities or logits (N, K) without a network: `log_probs` returns them as they are."""
-        one = scores.new_ones(1)
-        return Outputs(scores[None], one, one, fusion=None)
+        return Outputs(scores[None], scores.new_ones(1), scores.new_ones(1), fusion=None)
 
     def log_probs(self) -> Tensor:
         """The fused prediction (N, K) as log-probabilities, which are also valid logits.
 
-        >>> z = torch.tensor([[[0.0, 0.0]], [[2.0, 0.0]]])
-        >>> half = torch.tensor([0.5, 0.5])
+        >>> z, half = torch.tensor([[[0.0, 0.0]], [[2.0, 0.0]]]), torch.tensor([0.5, 0.5])
         >>> Outputs(z, half, half, "probs").log_probs().exp()
         tensor([[0.6904, 0.3096]])
         >>> Outputs(z, half, half, "logits").log_probs().exp()
@@ -67,7 +69,12 @@ class Outputs:
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """Predictions of a trained model for a data set, and the true labels. Metrics are functions of this."""
+    """Predictions of a trained model for a data set, and the true labels. Metrics are functions of this.
+
+    >>> found = Predictions(torch.tensor([[0.9, 0.1]]).log(), torch.tensor([0]))
+    >>> len(found), found.probs
+    (1, tensor([[0.9000, 0.1000]]))
+    """
 
     log_probs: Tensor
     """(N, K)"""
@@ -170,9 +177,6 @@ class Classifier(Protocol):
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> Any: ...
 
 
-# The seven roles. Loss, mix and select may be plain functions. The others inherit their defaults from the class here.
-
-
 class Loss(Protocol):
     """(logits (N, K), labels (N,)) -> mean over samples, a scalar; in float32 at least."""
 
@@ -250,7 +254,6 @@ class Tally(Protocol):
 
     @property
     def on(self) -> Split: ...
-
     def start(self, model: Classifier) -> Sums: ...
     def add(self, sums: Sums, outputs: Outputs, labels: Tensor, weights: Tensor | None = None) -> None: ...
     def finish(self, sums: Sums, model: Classifier) -> Record: ...
@@ -287,8 +290,7 @@ def at_least_float32(logits: Tensor) -> Tensor:
 def check_labels(labels: Tensor, num_classes: int | None, where: str) -> None:
     """Labels must be a list of whole numbers; from 0 to K-1, if K is given."""
     if labels.is_floating_point() or labels.is_complex() or labels.ndim != 1:
-        kind = f"{labels.dtype} {tuple(labels.shape)}"
-        raise BalcalError(f"labels in {where} must be a list of class indices, not {kind}")
+        raise BalcalError(f"labels in {where} must be a list of class indices, not {labels.dtype} {(*labels.shape,)}")
     whole = labels.long()
     if num_classes is None or not len(labels) or 0 <= whole.min() <= whole.max() < num_classes:
         return

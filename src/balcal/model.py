@@ -46,7 +46,16 @@ class Model(nn.Module):
     """`model(x)` gives calibrated log-probabilities (N, K), in training and in use alike.
 
     `model(x, branches=True)` gives the branches that the loss is made of. In a loop of your own two calls are enough:
-    `model.loss(x, y)` for each batch, `model.end_epoch()` after each epoch.
+    `model.loss(x, y)` for each batch, `model.end_epoch()` after each epoch. `balcal.wrap` makes one.
+
+    >>> import balcal
+    >>> network = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    >>> model = balcal.wrap(network, num_classes=3, method="balcal-logits")
+    >>> x, y = torch.randn(6, 4), torch.tensor([0, 1, 2, 0, 1, 2])
+    >>> model(x).exp().sum(1).allclose(torch.ones(6)), model.loss(x, y).shape
+    (True, torch.Size([]))
+    >>> 0 <= model.end_epoch()["gamma"] <= 1
+    True
     """
 
     def __init__(

@@ -37,9 +37,12 @@ class Calibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     Parameters
     ----------
-    method : its name; "auto" chooses by cross-validation, and says what in `chosen` and why in `why`
-    inputs : what the arrays are: "probs", "log_probs" or "logits"
-    settings : of the method, by name
+    method
+        Its name; "auto" chooses by cross-validation, and says what in `chosen` and why in `why`.
+    inputs
+        What the arrays are: "probs", "log_probs" or "logits".
+    settings
+        Of the method, by name.
 
     Of four samples at odds of e^2, three are right: the calibrated odds are three to one. `prior=0` fits just these
     samples; by default a few imagined ones keep a small set from being taken at its word.
@@ -65,10 +68,14 @@ class Calibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
         Parameters
         ----------
-        X : (N, K), or the one column of two classes (N,)
-        y : (N,) class indices
-        sample_weight : (N,); a weight of 2 counts as two samples
-        groups : (N,) names; samples of a group share a fold where the method cross-validates
+        X
+            (N, K), or the one column of two classes (N,).
+        y
+            (N,) class indices.
+        sample_weight
+            (N,); a weight of 2 counts as two samples.
+        groups
+            (N,) names; samples of a group share a fold where the method cross-validates.
         """
         scores = self._scores(X)
         labels = as_tensor(y, "the labels")
@@ -132,7 +139,23 @@ class Calibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
 
 def calibrate(model: Model, loader: Iterable[Any], method: str = "auto") -> Model:
-    """Fit a post-hoc method on held-out data and make it part of the model: `model(x)` is calibrated from now on."""
+    """Fit a post-hoc method on held-out data and make it part of the model: `model(x)` is calibrated from now on.
+
+    Parameters
+    ----------
+    model
+        Made by `balcal.wrap`, and trained.
+    loader
+        Held-out batches, as `balcal.fit` takes them.
+    method
+        The name of a post-hoc method; "auto" chooses by cross-validation.
+
+    >>> import balcal
+    >>> x = torch.randn(400, 3)
+    >>> model = balcal.wrap(torch.nn.Sequential(torch.nn.Linear(3, 3)), num_classes=3, method="vanilla")
+    >>> calibrate(model, [(x, x.argmax(1))], "ts").method.posthoc
+    TemperatureScaling(...)
+    """
     device = model.head.weights.device
     batches = LoaderBatches(loader, device, 0, Reading(model.num_classes))
     spec = spec_of(method)

@@ -31,6 +31,9 @@ class Method:
     """What a method changes in plain training, one optional field per role.
 
     `a + b` is the union of what both change; if both change the same field, that is an error that names it.
+
+    >>> (Method("a", loss=len) + Method("b", mix=len)).changes
+    {'loss': 'a', 'mix': 'b'}
     """
 
     name: str = "vanilla"
@@ -47,6 +50,8 @@ class Method:
     """what it changes of a task's plan, unless the task or the user says otherwise"""
     about: str = field(default="", compare=False)
     """what it changes, in a few words"""
+    when: str = field(default="", compare=False)
+    """when to use it, in a sentence"""
     paper: str = field(default="", compare=False)
     venue: str = field(default="", compare=False)
     cost: str = field(default="none", compare=False)
@@ -105,6 +110,7 @@ class Method:
             self,
             name=f"{self.name}+{other.name}",
             about=_joined("; ", self.about, other.about),
+            when="",
             paper=_joined("; ", self.paper, other.paper),
             venue=_joined("; ", self.venue, other.venue),
             cost=_joined("; ", *(cost for cost in (self.cost, other.cost) if cost != "none")) or "none",
@@ -117,7 +123,7 @@ class Method:
 
     def card(self) -> dict[str, Any]:
         """A description of the method as plain data."""
-        facts = {name: getattr(self, name) for name in ("about", "paper", "venue", "cost")}
+        facts = {name: getattr(self, name) for name in ("about", "when", "paper", "venue", "cost")}
         return facts | {"changes": list(self.changes)}
 
     def remarks(self) -> list[str]:

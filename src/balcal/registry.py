@@ -72,7 +72,7 @@ def _named(kind: str, what: str, name: str) -> Any:
 
 
 def method(name: str) -> Method:
-    """A method, or several joined by `+`, with every role filled.
+    """The method of this `name`, or several joined by `+`, with every role filled.
 
     >>> method("balcal+ts").changes
     {'head': 'balcal', 'tally': 'balcal', 'posthoc': 'ts'}
@@ -82,7 +82,9 @@ def method(name: str) -> Method:
 
 
 def backbone(name: str, channels: int = 3, weights: bool = True) -> nn.Module:
-    """A network without a classifier, by name or as `timm:NAME`; `weights=False` if its weights are loaded anyway.
+    """A network without a classifier, by name or as `timm:NAME`, for images with so many `channels`.
+
+    `weights=False` if its weights are loaded anyway.
 
     >>> backbone("wrn-16-2").num_features
     128

@@ -132,3 +132,14 @@ def test_bad_weights_get_a_sentence():
     ]:
         with pytest.raises(BalcalError, match=sentence):
             Calibrator("ts", inputs="logits").fit(z, y, sample_weight=bad)
+
+
+def test_two_classes_that_are_certain_stay_near_it():
+    """Probabilities of 0 and 1, as forests give them."""
+    rng = np.random.default_rng(0)
+    one = rng.beta(0.3, 0.3, 400).round(2)
+    found = Calibrator().fit(np.column_stack([1 - one, one]), rng.random(400) < one)
+    low, high, half = found.predict_proba([[1.0, 0.0], [0.0, 1.0], [0.5, 0.5]])[:, 1]
+    assert 0 < low < 0.01
+    assert 0.3 < half < 0.7
+    assert 0.99 < high < 1

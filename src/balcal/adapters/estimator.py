@@ -93,7 +93,8 @@ class BalCALClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     or the name of a backbone, for images (N, C, H, W). `validation_fraction` of the rows, drawn per class, is held
     out to choose the epoch, and to solve for gamma if the method does so on validation. If that leaves fewer than two
     rows per class, nothing is held out. `settings` are further ones of a `Plan`, such as `{"clip": 1.0}`.
-    `class_weight`: "balanced", or weights by class.
+    `class_weight`: "balanced", or weights by class. `epochs`, `batch_size`, `lr`, `weight_decay`: of the training, on
+    `device` ("cpu", "cuda", ...; None chooses).
 
     A table may be a DataFrame with categories (text, bool, categorical columns) and missing values: categories become
     columns of 0 and 1, missing numbers the median and a column that says so. Sparse matrices are refused.

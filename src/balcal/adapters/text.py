@@ -31,7 +31,7 @@ class TextClassifier(BalCALClassifier):
         The name of a method, such as `"balcal-auto"`.
     encoder
         A function from a list of texts to a matrix (N, D); None: all-MiniLM-L6-v2.
-    hidden, epochs, batch_size, lr, validation_fraction, random_state, settings, class_weight
+    hidden, epochs, batch_size, lr, weight_decay, validation_fraction, device, random_state, settings, class_weight
         As for `BalCALClassifier`.
 
     >>> texts = ["a good day", "a bad day", "good food", "bad food"] * 30

@@ -26,7 +26,11 @@ Settings = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Search:
-    """A setting and the values to try."""
+    """A setting and the values to try.
+
+    >>> Search("head.delta", ("0.91", "0.93")) == Search.of("head.delta=0.91,0.93")
+    True
+    """
 
     path: str
     values: tuple[str, ...]

@@ -17,7 +17,11 @@ from balcal.arena.columns import CHART, COLUMNS, Column, Judgement
 
 @dataclass(frozen=True)
 class TrainingRun:
-    """One training run: its recipe, and how it went."""
+    """One training run: its recipe, and how it went.
+
+    >>> TrainingRun("digits/vanilla-seed0-1a2b", "vanilla", 0, ("plan.epochs=1",), {}).status
+    'done'
+    """
 
     run: str
     """address below the folder of all runs"""
@@ -44,7 +48,11 @@ class TrainingRun:
 
 @dataclass(frozen=True)
 class Cell:
-    """An entry in one seed. `figures` is None if there is no run to evaluate; `error` then says why."""
+    """An entry in one seed. `figures` is None if there is no run to evaluate; `error` then says why.
+
+    >>> Cell("vanilla+ts", "vanilla", "ts", 0, "digits/vanilla-seed0-1a2b", {"nll": 0.31}).figures["nll"]
+    0.31
+    """
 
     entry: str
     method: str
@@ -59,7 +67,12 @@ class Cell:
 
 @dataclass(frozen=True)
 class Difference:
-    """Second entry minus first in one column."""
+    """Second entry minus first in one column.
+
+    >>> from balcal.arena.columns import Judgement
+    >>> Difference("nll", -0.02, -0.03, -0.01, 0.001, 0.004, 5, Judgement.BETTER).high < 0
+    True
+    """
 
     figure: str
     """the column's name"""

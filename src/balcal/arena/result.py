@@ -30,7 +30,13 @@ Format = Literal["markdown", "latex", "csv", "runs", "json"]
 
 @dataclass(frozen=True)
 class ArenaResult:
-    """Everything that an arena found. Fractions throughout; seeds in the order of `seeds`, entries of `entries`."""
+    """Everything that an arena found. Fractions throughout; seeds in the order of `seeds`, entries of `entries`.
+
+    >>> names = ("vanilla", "vanilla+ts")
+    >>> found = ArenaResult("digits", ("vanilla",), (0,), (), names, "vanilla+ts", 500, (), (), {})
+    >>> found.entries, found.failures  # nothing was trained, so nothing failed
+    (('vanilla', 'vanilla+ts'), [])
+    """
 
     task: str
     methods: tuple[str, ...]

@@ -52,7 +52,13 @@ def run(
     counts as dead. The result is written to `out`, by default to `RUNS/arena/TASK-<fingerprint>.json`.
 
     A run that fails is in `result.failures`, and its cells are empty; it stops nothing else. Stopped by SIGTERM or
-    Ctrl-C, it raises `Stopped`; the same call goes on from there.
+    Ctrl-C, it raises `Stopped`; the same call goes on from there. `task` and `methods` are names (`balcal list`),
+    `device` is "cpu", "cuda", ...; `quiet` hides the progress.
+
+    >>> import tempfile
+    >>> found = run("digits", ["vanilla"], 1, settings=["plan.epochs=1"], runs=tempfile.mkdtemp(), quiet=True)
+    >>> found.entries
+    ('vanilla', 'vanilla+ts')
     """
     began_at = time.time()
     seeds = range(seeds) if isinstance(seeds, int) else seeds

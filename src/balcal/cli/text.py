@@ -69,6 +69,8 @@ def print_method(name: str, as_json: bool) -> None:
         print_json(describe(found) | found.card() | {"parent": found.starts_from, "remarks": found.remarks()})
         return
     say(f"{found.name}: {found.about}\n")
+    if found.when:
+        say(f"  {'when':<13}{found.when}\n")
     for role, owner in found.changes.items():
         value = found.starts_from if role == "parent" else getattr(found, role)
         say(f"  {role:<13}{value}" + (f"   (by {owner})" if owner != found.name else ""))

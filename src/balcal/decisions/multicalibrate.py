@@ -30,7 +30,12 @@ FEW = 50
 
 @dataclass(frozen=True, eq=False)
 class GroupCalibrator:
-    """Fitted factors of groups. Figures are cross-validated: of samples that were not fitted on."""
+    """Fitted factors of groups. Figures are cross-validated: of samples that were not fitted on.
+
+    >>> fitted = GroupCalibrator({"a": 1.5, "b": 1.0}, 1.0, 0.09, 0.01, 0.55, 0.5, ())
+    >>> fitted.changed, fitted.predict([[0.8, 0.2]] * 2, groups=["a", "b"]).round(3)[:, 0]
+    (True, array([0.889, 0.8  ]))
+    """
 
     factors: Mapping[Hashable, float]
     """what the log-probabilities of a group are multiplied by, beside those of other groups; all ones: unchanged"""

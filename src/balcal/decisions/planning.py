@@ -25,7 +25,11 @@ ROUNDS, DRAWS = 3, 4
 
 @dataclass(frozen=True)
 class SamplePlan:
-    """How many samples are needed, and for what."""
+    """How many samples are needed, and for what.
+
+    >>> plan_samples(alpha=0.1, tolerance=0.02).purpose
+    'prediction sets of 90%'
+    """
 
     samples: int
     purpose: str
@@ -57,7 +61,7 @@ def plan_samples(
     Parameters
     ----------
     ece_width
-        Wanted width of the 95 % interval of ECE. `probs=` of a few samples say how confident the model is, with
+        Wanted width of the 95 % interval of ECE. `probs=` (or `log_probs=`) of a few samples say how sure it is, with
         `labels=` also how far from calibrated; without them the worst case is taken.
     accuracy
         Promised by a threshold (`threshold`), with probability `confidence`.

@@ -29,7 +29,12 @@ RESAMPLES = 500
 
 @dataclass(frozen=True, eq=False)
 class AdjustedPriors:
-    """Probabilities for other class frequencies, and these frequencies."""
+    """Probabilities for other class frequencies, and these frequencies.
+
+    >>> found = adjust_priors(probs=[[0.5, 0.5]], train_priors=[0.5, 0.5], new_priors=[0.9, 0.1])
+    >>> found.probs.round(1), found.method
+    (array([[0.9, 0.1]]), 'known')
+    """
 
     probs: Floats
     """(N, K)"""

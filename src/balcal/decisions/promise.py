@@ -24,6 +24,10 @@ class Threshold:
     """A confidence to act from, what is promised there, and what was found. `..._interval` are 95 %.
 
     `accept(probs=...)` says for each sample whether to act on it.
+
+    >>> found = Threshold(0.8, "accuracy", 0.9, 0.95, 10, 5, 0.5, (0, 1), 1.0, (0, 1))
+    >>> found.accept(probs=[[0.9, 0.1], [0.6, 0.4]])
+    array([ True, False])
     """
 
     threshold: float | tuple[float | None, ...] | None

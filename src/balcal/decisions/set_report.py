@@ -35,7 +35,14 @@ class Share:
 
 @dataclass(frozen=True)
 class SetReport:
-    """Sets on labelled samples: coverage and sizes, overall and in parts. Intervals are 95 %."""
+    """Sets on labelled samples: coverage and sizes, overall and in parts. Intervals are 95 %.
+
+    >>> from balcal.decisions import prediction_sets
+    >>> p, y = [[0.8, 0.2]] * 80 + [[0.6, 0.4]] * 20, [0] * 80 + [1] * 20
+    >>> found = prediction_sets(probs=p, labels=y).evaluate(probs=p, labels=y)
+    >>> found.samples, found.coverage, found.mean_size
+    (100, 1.0, 1.2)
+    """
 
     samples: int
     promised: float

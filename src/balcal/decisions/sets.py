@@ -24,7 +24,12 @@ Bounds = tuple[float, float]
 
 @dataclass(frozen=True, eq=False)
 class PredictionSets:
-    """Fitted prediction sets: `predict(probs)` gives a row of true and false for each sample."""
+    """Fitted prediction sets: `predict(probs)` gives a row of true and false for each sample.
+
+    >>> sets = prediction_sets(probs=[[0.8, 0.2]] * 8 + [[0.6, 0.4]] * 12, labels=[0] * 19 + [1])
+    >>> sets.least_probability, sets.predict([[0.5, 0.5]])
+    (0.6, array([[False, False]]))
+    """
 
     score: Score
     alpha: float

@@ -213,7 +213,17 @@ def load(
 
     For a model that was saved, `network` is built as the saved one was; a `method` of your own is passed as well. For a
     run, `posthoc="ts"` fits that on its calibration split. A `.pt2` can hold code that runs while it is opened:
-    it is opened with `trusted=True` only. An `.onnx` or `.pt` holds none.
+    it is opened with `trusted=True` only. An `.onnx` or `.pt` holds none. `path` is a folder or a file, `device` is for
+    runs: "cpu", "cuda", ...
+
+    >>> import balcal, tempfile, torch
+    >>> network = lambda: torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3))
+    >>> model = balcal.wrap(network(), num_classes=3)
+    >>> path = Path(tempfile.mkdtemp()) / "model.pt"
+    >>> _ = balcal.save(model, path)
+    >>> x = torch.randn(5, 4)
+    >>> load(path, network=network()).eval()(x).equal(model.eval()(x))
+    True
     """
     place = Path(path)
     if network is not None:

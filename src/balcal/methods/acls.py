@@ -65,6 +65,7 @@ METHODS = {
         "acls",
         loss=Acls(),
         about="loss: + squared excess of logits over 10",
+        when="You train from scratch, and want only large logits held back. Not with `balcal-k`.",
         paper="Park, Noh, Oh, Baek, Ham",
         venue="ICCV 2023",
     )

@@ -27,6 +27,7 @@ from balcal.methods.binary import BinaryScaling, LogOdds
 from balcal.methods.parts.fitted_map import mixed
 from balcal.methods.parts.held_out import FEW, HeldOut, Prior, check_held_out
 from balcal.methods.structured import Structured, Tempered, solve_sms, solve_svs
+from balcal.metrics.inputs import finite_scores
 from balcal.recipe import Method
 from balcal.runtime.values import check_settings
 
@@ -91,7 +92,7 @@ class Chosen(Structured):
     def calibrated(self, scores: Tensor) -> Tensor:
         if len(self.bias) != 2:
             return super().calibrated(scores)
-        z = scores.log_softmax(-1)
+        z = finite_scores(scores).log_softmax(-1)  # a probability of 0 has no square that 0 times it could undo
         curved = self.curve.to(z) * (z[..., 1] - z[..., 0]).square()
         return (super().calibrated(scores) + torch.stack([torch.zeros_like(curved), curved], -1)).log_softmax(-1)
 
@@ -192,6 +193,7 @@ METHODS = {
         "auto",
         posthoc=AutomaticCalibration(),
         about="chooses by cross-validation: none, ts, svs, sms",
+        when="The model is trained, and you have a few hundred held-out samples. The default of `balcal.Calibrator`.",
         paper="Ours",
         venue="balcal",
         cost="six fits of each after training",

@@ -159,12 +159,20 @@ SECOND_HEAD = "a second, small head"
 METHODS = {
     m.name: replace(m, paper="Ni, Zhao, Gao, Guo, Zha", venue="CVPR 2025")
     for m in (
-        Method("balcal", head=Balanced(), tally=SolveGamma(), about=f"{_MORE}; probability fusion", cost=SECOND_HEAD),
+        Method(
+            "balcal",
+            head=Balanced(),
+            tally=SolveGamma(),
+            about=f"{_MORE}; probability fusion",
+            when="To compare with the paper: fused probabilities, gamma from training images.",
+            cost=SECOND_HEAD,
+        ),
         Method(
             "balcal-k",
             head=Balanced(beta="K"),
             tally=SolveGamma(),
             about=f"{_MORE}; beta = K lifts confidence",
+            when="Under-confident networks, as with `mixup`, in the paper's way; `balcal-auto` needs no such choice.",
             cost=SECOND_HEAD,
         ),
         Method(
@@ -172,6 +180,7 @@ METHODS = {
             head=Balanced(fusion="logits"),
             tally=SolveGamma(),
             about=f"{_MORE}; logit fusion",
+            when="As `balcal`, with fused logits as in the released code. Better in our runs on small networks.",
             cost=SECOND_HEAD,
         ),
         Method(
@@ -181,6 +190,7 @@ METHODS = {
             select=LowestHeadLosses(),
             settings={"plan.norm_momentum": 0.01},
             about=f"{_MORE}; as in the released code: logit fusion, convolutional adapter, its choice of the epoch",
+            when="To compare with the numbers of the authors' code.",
             cost="a second head with two convolutions",
         ),
         Method(
@@ -189,6 +199,7 @@ METHODS = {
             tally=SolveFreely(),
             settings=OR_LAST,
             about="ours: logit fusion, gamma solved on the validation split, averaged weights; nothing to tune",
+            when="You can train anew. The default of `balcal.wrap`; nothing to set.",
             cost=f"{SECOND_HEAD}; an addition of the weights per step; one more validation at the end",
         ),
     )

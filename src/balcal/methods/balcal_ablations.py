@@ -28,14 +28,22 @@ METHODS = {
             head=Balanced(adapter="norm"),
             tally=SolveGamma(),
             about="ablation: no adapter, a norm in its place",
+            when="To repeat the paper's ablation.",
             cost=SECOND_HEAD,
         ),
-        Method("balcal-fixed", head=Balanced(), about="ablation: gamma 0.5 in loss and fusion", cost=SECOND_HEAD),
+        Method(
+            "balcal-fixed",
+            head=Balanced(),
+            about="ablation: gamma 0.5 in loss and fusion",
+            when="To repeat the paper's ablation. It is meant to fail: nothing sets its confidence right.",
+            cost=SECOND_HEAD,
+        ),
         Method(
             "balcal-fixedloss",
             head=Balanced(loss_follows=False),
             tally=SolveGamma(),
             about="ablation: gamma 0.5 in the loss, solved in the fusion",
+            when="To repeat the paper's ablation.",
             cost=SECOND_HEAD,
         ),
         Method(
@@ -43,8 +51,19 @@ METHODS = {
             head=Etf(adapter="norm"),
             tally=SolveBeta(),
             about="ablation: ETF classifier alone, beta re-solved",
+            when="To repeat the paper's ablation.",
         ),
-        Method("etf-1", head=Etf(adapter="norm"), about="ablation: ETF classifier alone, beta = 1"),
-        Method("etf-k", head=Etf(beta="K", adapter="norm"), about="ablation: ETF classifier alone, beta = K"),
+        Method(
+            "etf-1",
+            head=Etf(adapter="norm"),
+            about="ablation: ETF classifier alone, beta = 1",
+            when="To repeat the paper's ablation. It is meant to fail: its confidence has a low ceiling.",
+        ),
+        Method(
+            "etf-k",
+            head=Etf(beta="K", adapter="norm"),
+            about="ablation: ETF classifier alone, beta = K",
+            when="To repeat the paper's ablation.",
+        ),
     )
 }

@@ -110,23 +110,30 @@ class BinaryScaling(PostHoc):
             raise BalcalError(f"`{self.kind}` is for two classes, and these are {classes}: use `svs`, `sms` or `ts`")
 
 
-def _method(kind: Kind, about: str, paper: str, venue: str) -> Method:
-    return Method(
-        kind, posthoc=BinaryScaling(kind), about=about, paper=paper, venue=venue, cost="one fit after training"
-    )
+def _method(kind: Kind, about: str, when: str, paper: str, venue: str) -> Method:
+    cost = "one fit after training"
+    return Method(kind, posthoc=BinaryScaling(kind), about=about, when=when, paper=paper, venue=venue, cost=cost)
 
 
 METHODS = {
     "platt": _method(
         "platt",
         "two classes: slope and offset of log-odds",
+        "Two classes and few held-out samples.",
         "Platt",
         "ALMC 1999",
     ),
-    "beta": _method("beta", "two classes: a slope for each side", "Kull, Silva Filho, Flach", "AISTATS 2017"),
+    "beta": _method(
+        "beta",
+        "two classes: a slope for each side",
+        "Two classes, and errors that differ between low and high probabilities.",
+        "Kull, Silva Filho, Flach",
+        "AISTATS 2017",
+    ),
     "quadratic": _method(
         "quadratic",
         "two classes: a parabola of log-odds",
+        "Two classes, and a thousand held-out samples or more.",
         "Berta, Holzmüller, Jordan, Bach",
         "AISTATS 2026",
     ),

@@ -103,6 +103,7 @@ METHODS = {
         "cpc",
         loss=Cpc(),
         about="loss: + a binary loss per pair of classes",
+        when="You train from scratch with up to some hundred classes: its cost grows with their square.",
         paper="Cheng, Vasconcelos",
         venue="CVPR 2022",
         cost="N K^2 per batch",

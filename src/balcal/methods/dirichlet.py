@@ -63,6 +63,7 @@ METHODS = {
         "dirichlet",
         posthoc=DirichletCalibration(),
         about="a matrix on log p, its penalty chosen by cross-validation",
+        when="The model gives probabilities, not logits, and there are thousands of held-out samples. `sms` is safer.",
         paper="Kull, Perello-Nieto, Kängsepp, Silva Filho, Song, Flach",
         venue="NeurIPS 2019",
         cost="one fit after training, K^3",

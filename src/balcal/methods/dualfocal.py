@@ -45,6 +45,7 @@ METHODS = {
         "dualfocal",
         loss=DualFocal(),
         about="loss: focal on the lead over the next class",
+        when="As `fl`, where that makes a network under-confident.",
         paper="Tao, Dong, Xu",
         venue="ICML 2023",
     )

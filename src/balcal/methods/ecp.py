@@ -42,6 +42,7 @@ METHODS = {
         "ecp",
         loss=ConfidencePenalty(),
         about="loss: - a share of the entropy",
+        when="You want a mild penalty on confidence that is easy to explain.",
         paper="Pereyra, Tucker, Chorowski, Kaiser, Hinton",
         venue="ICLR 2017 w.",
     )

@@ -80,6 +80,7 @@ METHODS = {
         "esd",
         loss=Esd(),
         about="loss: + expected squared difference",
+        when="Large batches, and a loss without bins or kernels to choose.",
         paper="Yoon, Tee, Yoon, Yoon, Kim, Li, Yoo",
         venue="ICLR 2023",
         cost="N^2 per batch",

@@ -145,6 +145,7 @@ METHODS = {
         "ets",
         posthoc=EnsembleTemperatureScaling(),
         about="temperature, plain and uniform predictions mixed",
+        when="Temperature scaling leaves errors at the ends, and the predicted class must stay.",
         paper="Zhang, Kailkhura, Han",
         venue="ICML 2020",
         cost="one fit after training",

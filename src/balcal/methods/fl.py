@@ -49,6 +49,7 @@ METHODS = {
         "fl",
         loss=Focal(),
         about="loss: focal, gamma 3",
+        when="An over-confident network that you train from scratch; add `ts`, as it tends to under-confidence.",
         paper="Lin, Goyal, Girshick, He, Dollár",
         venue="ICCV 2017",
     )

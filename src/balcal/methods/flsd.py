@@ -48,6 +48,7 @@ METHODS = {
         "flsd",
         loss=SampleFocal(),
         about="loss: focal, gamma 5 below p_y 0.2, else 3",
+        when="As `fl`, with more weight for hard samples.",
         paper="Mukhoti, Kulharia, Sanyal, Golodetz, Torr, Dokania",
         venue="NeurIPS 2020",
     )

@@ -111,6 +111,7 @@ METHODS = {
         "gamma",
         posthoc=RefitGamma(),
         about="gamma of a BalCAL model refitted on validation",
+        when="A finished BalCAL model whose gamma was solved on training images, and held-out images to correct it.",
         paper="Ours",
         venue="balcal",
         cost="one fit after training",

@@ -69,6 +69,7 @@ METHODS = {
         "histogram",
         posthoc=HistogramBinning(),
         about="frequencies in 15 bins for each class",
+        when="Tens of thousands of held-out samples, and errors of any shape. The predicted class may change.",
         paper="Zadrozny, Elkan",
         venue="ICML 2001",
         cost="one fit after training",

@@ -42,6 +42,7 @@ METHODS = {
         "ls",
         loss=LabelSmoothing(),
         about="loss: label smoothing, alpha 0.05",
+        when="Accuracy counts most, and a post-hoc method follows. It tends to make networks under-confident.",
         paper="Müller, Kornblith, Hinton",
         venue="NeurIPS 2019",
     )

@@ -49,6 +49,7 @@ METHODS = {
         "mbls",
         loss=Mbls(),
         about="loss: + excess of logit distances over 10",
+        when="As `ls`, where logits should only be bounded: logits within the margin are left alone.",
         paper="Liu, Ben Ayed, Galdran, Dolz",
         venue="CVPR 2022",
     )

@@ -53,6 +53,7 @@ METHODS = {
         "mdca",
         loss=Mdca(),
         about="loss: + mean p_k against class frequencies",
+        when="Class frequencies matter: it calibrates each class, not only the top one.",
         paper="Hebbalaguppe, Prakash, Madan, Arora",
         venue="CVPR 2022",
     )

@@ -75,6 +75,7 @@ METHODS = {
         "mixup",
         mix=Mixup(),
         about="batch: pairs of images and losses mixed",
+        when="Few images, and accuracy counts too. Add `ts` or `balcal-auto`: mixing makes networks under-confident.",
         paper="Zhang, Cisse, Dauphin, Lopez-Paz",
         venue="ICLR 2018",
         cost="none; tally: + 1 forward",

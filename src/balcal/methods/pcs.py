@@ -127,6 +127,7 @@ METHODS = {
             "plan.schedule": "constant",
         },
         about="PCS (random search): blocks of different epochs of one run, stitched",
+        when="A run whose epochs were all kept, and time for a search.",
         paper="Tao, Dong, Liu, Sun, Xu",
         venue="IJCAI 2023",
         cost="a run, all its epochs kept; one epoch per candidate",

@@ -87,6 +87,7 @@ METHODS = {
         "plp",
         before_epoch=Peel(),
         about="schedule: layers frozen from the top",
+        when="A post-hoc method follows: `plp+ts`.",
         paper="Wang, Zhang",
         venue="ICML 2024",
         cost="none",

@@ -43,6 +43,7 @@ METHODS = {
         parent="vanilla",
         settings={"task.augment": "none", "plan.epochs": 5, "plan.lr": 1e-3, "plan.schedule": "cosine"},
         about="after vanilla: its backbone frozen, the head trained on cached features",
+        when="The backbone must not change, or training is expensive: it takes seconds.",
         paper="Jordahn, Olmos",
         venue="ICML 2024",
         cost="epochs of the head alone, on cached features",

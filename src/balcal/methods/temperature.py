@@ -177,6 +177,7 @@ METHODS = {
         "ts",
         posthoc=TemperatureScaling(),
         about="temperature scaling on the validation split",
+        when="Always: the baseline that every method has to beat, and hard to beat in ECE.",
         paper="Guo, Pleiss, Sun, Weinberger",
         venue="ICML 2017",
         cost="one fit after training",

@@ -119,4 +119,6 @@ VANILLA = Method(
     origin=(),
 )
 
-METHODS = {"vanilla": Method("vanilla", about="nothing: cross-entropy, one classifier")}
+METHODS = {
+    "vanilla": Method("vanilla", about="nothing: cross-entropy, one classifier", when="As the baseline; add `ts`.")
+}

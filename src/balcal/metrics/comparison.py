@@ -20,7 +20,12 @@ from balcal.metrics.scoring import per_sample_scores
 
 @dataclass(frozen=True)
 class Comparison:
-    """Second model minus first, on the same samples; 95 % intervals from resampling both together."""
+    """Second model minus first, on the same samples; 95 % intervals from resampling both together.
+
+    >>> better, tie = Interval(-0.02, -0.03, -0.01), Interval(0.0, -0.01, 0.01)
+    >>> Comparison(500, accuracy=tie, nll=better, brier=better, ece=tie).sentence()
+    'the second against the first: accuracy a tie, NLL better, ECE a tie'
+    """
 
     samples: int
     accuracy: Interval

@@ -43,6 +43,10 @@ class Decomposition:
     """score = refinement + miscalibration, for NLL and Brier score. `..._interval` are 95 %, of the miscalibration.
 
     Miscalibration at or below 0: this recalibration has nothing to gain.
+
+    >>> print(Decomposition(0.65, 0.57, 0.08, (0.04, 0.13), 0.42, 0.38, 0.04, (0.02, 0.07)))
+    NLL 0.6500 = 0.5700 refinement + 0.0800 miscalibration [0.0400, 0.1300], by ts
+    Brier 0.4200 = 0.3800 refinement + 0.0400 miscalibration [0.0200, 0.0700], by ts
     """
 
     nll: float

@@ -33,7 +33,11 @@ NOTHING = 1e-12
 
 @dataclass(frozen=True)
 class CalibrationTest:
-    """A statistic and its p-value: how often a perfect model with these predictions would score as much or more."""
+    """A statistic and its p-value: how often a perfect model with these predictions would score as much or more.
+
+    >>> CalibrationTest(statistic=2.1, p=0.036).p < 0.05
+    True
+    """
 
     statistic: float
     p: float

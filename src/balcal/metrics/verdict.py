@@ -33,6 +33,9 @@ class Verdict:
     """The figures of a set of predictions, as fractions; printed in percent. `..._interval` are 95 %.
 
     Where all samples are alike, NLL has no upper bound: its interval ends at infinity.
+
+    >>> verdict(probs=[[0.9, 0.1]] * 200, labels=[0] * 150 + [1] * 50).sentence()
+    'over-confident by 15.00 % [8.50, 21.00]'
     """
 
     samples: int

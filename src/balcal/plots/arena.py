@@ -26,6 +26,12 @@ def differences(arena: ArenaResult | str | Path, columns: tuple[str, ...] = ("ac
     """Every entry minus the reference, with 95 % intervals: green better, orange worse, grey a tie; lowest NLL on top.
 
     Colours are those of the table's marks, after Holm's correction; so an interval may just miss 0 and still be grey.
+
+    >>> from balcal import arena
+    >>> import tempfile
+    >>> found = arena.run("digits", ["vanilla"], 1, settings=["plan.epochs=1"], runs=tempfile.mkdtemp(), quiet=True)
+    >>> len(differences(found.save(Path(tempfile.mkdtemp()) / "result.json")).axes)
+    3
     """
     result = arena if isinstance(arena, ArenaResult) else ArenaResult.load(arena)
     for name in columns:

@@ -36,7 +36,13 @@ def tsne(
     samples: int = FIRST,
     seed: int = 0,
 ) -> Figure:
-    """t-SNE of features, coloured by class: of a run, or of arrays (N, D)."""
+    """t-SNE of features, coloured by class: of a run, or of arrays (N, D).
+
+    >>> rng = np.random.default_rng(0)
+    >>> drawn = tsne(features=rng.normal(size=(60, 5)), labels=[0, 1, 2] * 20)
+    >>> len(drawn.axes)
+    1
+    """
     if (source is None) == (features is None or labels is None):
         raise BalcalError("pass a run, or features= (N, D) and labels= (N,)")
     if source is not None:
@@ -80,7 +86,15 @@ def run_features(run: Run, samples: int = FIRST) -> tuple[Floats, Floats]:
 
 
 def cam(source: Run | str | Path, samples: Sequence[int] = tuple(range(8)), of: Sequence[int] | None = None) -> Figure:
-    """Class activation maps over test images of a run, for the predicted classes or those in `of`."""
+    """Class activation maps over test images of a run, for the predicted classes or those in `of`.
+
+    >>> import tempfile
+    >>> from balcal.training.fit import train_recipe
+    >>> short = registry.recipe("digits", "vanilla", 0, ["plan.epochs=1"])
+    >>> run = train_recipe(short, tempfile.mkdtemp(), "cpu", quiet=True)["run"]
+    >>> len(cam(run, samples=[0, 1]).axes)
+    2
+    """
     run, device = run_of(source), pick_device(None)
     model = load_chosen(run, run.recipe.method, device)
     dataset, test = registry.dataset(run.recipe.task.dataset), load_splits(run.recipe.task).test

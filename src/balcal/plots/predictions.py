@@ -79,7 +79,12 @@ def reliability_diagram(
     title: str = "",
     bins: int = 15,
 ) -> Figure:
-    """Accuracy by confidence, the gap between both, the band of a perfect model, and counts; one panel per model."""
+    """Accuracy by confidence, the gap between both, the band of a perfect model, and counts; one panel per model.
+
+    >>> drawn = reliability_diagram(probs=[[0.9, 0.1], [0.4, 0.6]] * 50, labels=[0, 1] * 40 + [1, 0] * 10)
+    >>> len(drawn.axes) > 0  # drawn.save("figure.pdf") writes it
+    True
+    """
     models = named_predictions(source, probs, log_probs, labels)
     drawn = figure(3.1 * len(models) + 0.5, 4.7)
     grid = drawn.subplots(2, len(models), sharex=True, sharey="row", squeeze=False, height_ratios=(4, 1))
@@ -136,7 +141,12 @@ def confidence_histogram(
     labels: Any = None,
     bins: int = 20,
 ) -> Figure:
-    """Confidence of right answers (upwards) and of wrong ones (downwards), as shares of each; one panel per model."""
+    """Confidence of right answers (upwards) and of wrong ones (downwards), as shares of each; one panel per model.
+
+    >>> drawn = confidence_histogram(probs=[[0.9, 0.1], [0.4, 0.6]] * 50, labels=[0, 1] * 40 + [1, 0] * 10)
+    >>> len(drawn.axes) > 0  # drawn.save("figure.pdf") writes it
+    True
+    """
     models = named_predictions(source, probs, log_probs, labels)
     drawn = figure(4.2 * len(models) + 0.3, 3.4)
     for axes, (name, predictions) in zip(
@@ -160,7 +170,12 @@ def confidence_histogram(
 def risk_coverage(
     source: Source | Mapping[str, Source] | None = None, *, probs: Any = None, log_probs: Any = None, labels: Any = None
 ) -> Figure:
-    """Error among the most confident answers, and (dotted) the error that their confidence claims."""
+    """Error among the most confident answers, and (dotted) the error that their confidence claims.
+
+    >>> drawn = risk_coverage(probs=[[0.9, 0.1], [0.4, 0.6]] * 50, labels=[0, 1] * 40 + [1, 0] * 10)
+    >>> len(drawn.axes) > 0  # drawn.save("figure.pdf") writes it
+    True
+    """
     drawn, axes = one_axes()
     for colour, (name, predictions) in zip(
         SERIES * 9, named_predictions(source, probs, log_probs, labels).items(), strict=False
@@ -185,7 +200,12 @@ def class_calibration(
     labels: Any = None,
     classes: Sequence[str] | None = None,
 ) -> Figure:
-    """Of what is predicted as each class: mean confidence (ring) and accuracy (dot, with its 95 % interval)."""
+    """Of what is predicted as each class: mean confidence (ring) and accuracy (dot, with its 95 % interval).
+
+    >>> drawn = class_calibration(probs=[[0.9, 0.1], [0.4, 0.6]] * 50, labels=[0, 1] * 40 + [1, 0] * 10)
+    >>> len(drawn.axes) > 0  # drawn.save("figure.pdf") writes it
+    True
+    """
     table = class_table(_one(source, probs=probs, log_probs=log_probs, labels=labels))
     if classes is not None and len(classes) != len(table.count):
         raise BalcalError(f"there are {len(table.count)} classes, but {len(classes)} names for them")

@@ -22,7 +22,13 @@ TILE, GAP, TEXT = 48, 2, 120
 
 
 def contact_sheet(part: ImageSet, classes: Sequence[str], path: Path) -> int:
-    """Write the sheet as PNG; returns how many classes are on it."""
+    """Write the sheet as PNG; returns how many classes are on it.
+
+    >>> import tempfile, torch
+    >>> part = ImageSet(torch.zeros(4, 8, 8, 1, dtype=torch.uint8), torch.tensor([0, 1, 0, 1]))
+    >>> contact_sheet(part, ["cats", "dogs"], Path(tempfile.mkdtemp()) / "sheet.png")
+    2
+    """
     shown = list(classes)[:MOST_CLASSES]
     rows = min(ROWS, len(shown))
     columns = -(-len(shown) // rows)

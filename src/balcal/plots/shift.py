@@ -84,7 +84,13 @@ def ood_sets(run: Run) -> dict[str, Predictions]:
 
 
 def shift_curve(source: Shifted | Mapping[str, Shifted]) -> Figure:
-    """Accuracy and ECE by severity, mean over corruptions, with 95 % intervals; several runs under names."""
+    """Accuracy and ECE by severity, mean over corruptions, with 95 % intervals; several runs under names.
+
+    >>> row = {"accuracy": 0.8, "accuracy_interval": (0.78, 0.82), "ece": 0.05, "ece_interval": (0.03, 0.07)}
+    >>> figures = {"by_severity": [{**row, "severity": s, "floor_mean": 0.01} for s in (1, 3, 5)]}
+    >>> len(shift_curve(figures).axes)  # or a run that was evaluated with --shift
+    2
+    """
     single = not isinstance(source, Mapping) or "by_severity" in source
     models: Mapping[str, Any] = {"": source} if single else source  # type: ignore[assignment]
     drawn = figure(7.2, 3.2)
@@ -118,7 +124,13 @@ def _shift_figures(source: Shifted) -> Mapping[str, Any]:
 
 
 def outside_histogram(source: Run | str | Path | Mapping[str, Predictions], bins: int = BINS) -> Figure:
-    """Confidence on the test split (the first set) and on OOD sets; from a run, or predictions by name."""
+    """Confidence on the test split (the first set) and on OOD sets; from a run, or predictions by name.
+
+    >>> import torch
+    >>> sure, unsure = (Predictions(torch.tensor([[p, 1 - p]] * 9).log(), torch.zeros(9).long()) for p in (0.9, 0.6))
+    >>> len(outside_histogram({"test": sure, "others": unsure}).axes)
+    1
+    """
     sets = dict(source) if isinstance(source, Mapping) else ood_sets(run_of(source))
     if len(sets) < 2:
         raise BalcalError("a comparison needs predictions of OOD sets: `balcal evaluate RUN --ood` makes them")

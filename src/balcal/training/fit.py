@@ -75,6 +75,16 @@ def fit(
 
     A method that starts from another run (`tst`, `vtst`) starts here from the weights that the model has: pass a
     trained network. `pcs` needs all epochs of a run, so it works with `balcal train` only.
+
+    `train_loader` is any iterable of batches. `seed` decides order and dropout; `quiet` hides the progress.
+
+    >>> import balcal
+    >>> x = torch.randn(200, 4)
+    >>> loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, x.argmax(1)), batch_size=50)
+    >>> model = balcal.wrap(torch.nn.Sequential(torch.nn.Linear(4, 4)), num_classes=4)
+    >>> history = fit(model, loader, loader, epochs=2, lr=0.1, quiet=True)
+    >>> len(history), 0 <= history[-1]["val_acc"] <= 1
+    (2, True)
     """
     if not isinstance(model, Model):
         raise BalcalError(f"fit trains a model that balcal.wrap has made, not a {type(model).__name__}: wrap it first")

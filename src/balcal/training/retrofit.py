@@ -86,8 +86,15 @@ def retrofit(
     `loader` gives (x, y) as the network will see them: not augmented. Features are computed once; classifier and
     adapter are trained on them. `val_loader` decides which epoch stays; without one, a share `held_out` of the samples.
     If accuracy on these falls by more than `tolerance`, that is an error; if it falls by less, but by more than chance
-    explains, a warning. With another `num_classes` than the network's last layer has, the classifier is new. `settings`
-    are further ones of a `Plan`, as for `balcal.fit`.
+    explains, a warning. With another `num_classes` than the network's last layer has, the classifier is new. `method`
+    says which head; `epochs`, `lr` and `batch_size` how it is trained, `settings` are further ones of a `Plan`, as are
+    `seed` and `quiet` for `balcal.fit`.
+
+    >>> x = torch.randn(400, 3)
+    >>> network = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    >>> found = retrofit(network, [(x, x.argmax(1))], tolerance=1.0)
+    >>> found.model.method.name, found.after.samples
+    ('balcal-auto+retrofit', 80)
     """
     begun = time.perf_counter()
     chosen = as_method(method)
