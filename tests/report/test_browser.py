@@ -150,6 +150,23 @@ def test_a_phone_does_not_scroll_sideways(opened, run_report):
     assert box["x"] + box["width"] <= 360
 
 
+OUTSIDE = """() => [...document.querySelectorAll('.card')].flatMap(card => {
+  const room = card.getBoundingClientRect();
+  return [...card.querySelectorAll('text, figcaption, figcaption *')].filter(each => {
+    const box = each.getBoundingClientRect();
+    return !each.closest('.scroll') && box.width && (box.left < room.left || box.right > room.right);
+  }).map(each => each.textContent);
+})"""
+
+
+@pytest.mark.parametrize("width", [360, 500, 760])
+def test_captions_stay_inside_their_cards(opened, run_report, width):
+    page = opened(run_report, viewport={"width": width, "height": 900})
+    assert page.evaluate("document.querySelectorAll('.card text').length") > 50
+    assert page.evaluate(OUTSIDE) == []
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
 def test_print_leaves_the_controls_out(opened, run_report):
     page = opened(run_report, color_scheme="dark")
     page.emulate_media(media="print")

@@ -147,8 +147,67 @@ def test_the_page_of_plain_predictions(tmp_path):
     page = check_self_contained((tmp_path / "mine.html").read_text())
     assert "mine.npz" in page.text
     assert "How it was trained" not in page.text
+    assert "balcal calibrate HELD_OUT.npz --apply" in page.text, "it says what to do next"
+    assert f"balcal audit {tmp_path / 'mine.npz'}" in page.text
+    assert "class 3" in page.text
     with pytest.raises(BalcalError, match="neither a run's folder nor a file"):
         write_report(tmp_path / "nothing")
+
+
+def test_predictions_with_names_of_classes(tmp_path, capsys):
+    """In the file, where labels may be names too, or on the command line."""
+    told, names = predictions(), np.array(["cat", "dog", "bird", "fish"])
+    np.savez(tmp_path / "a.npz", probs=told.probs.numpy(), labels=told.labels.numpy())
+    np.savez(tmp_path / "b.npz", probs=told.probs.numpy(), labels=names[told.labels.numpy()], classes=names)
+    assert balcal_cli("report", tmp_path / "a.npz", "--classes", "cat,dog,bird,fish", capsys=capsys)[0] == 0
+    assert balcal_cli("report", tmp_path / "b.npz", capsys=capsys)[0] == 0
+    pages = [Page((tmp_path / name).read_text()).text for name in ("a.html", "b.html")]
+    assert pages[0].replace("a.npz", "b.npz") == pages[1]
+    for name in names:
+        assert pages[0].count(name) > 2
+    code, _, err = balcal_cli("report", tmp_path / "a.npz", "--classes", "cat,dog", capsys=capsys)
+    assert (code, "there are 2 names for 4 classes" in err) == (1, True)
+    np.savez(tmp_path / "c.npz", probs=told.probs.numpy(), labels=np.array(["cow"] * 400), classes=names)
+    np.savez(tmp_path / "d.npz", probs=told.probs.numpy(), labels=told.labels.numpy(), classes=np.arange(1, 5))
+    for file, words in (
+        ("c", "the label `cow` is none of the names"),
+        ("d", "must be the names of the classes as text"),
+    ):
+        code, _, err = balcal_cli("report", tmp_path / f"{file}.npz", capsys=capsys)
+        assert (code, words in err) == (1, True), err
+
+
+def test_every_axis_has_a_title_and_every_sign_a_word():
+    page = run_page(hostile_story())
+    drawings = [ElementTree.fromstring(svg) for svg in re.findall(r"<svg.*?</svg>", page, re.S)]
+    with_axes = [d for d in drawings if [e for e in d.iter() if e.get("class") == "base"]]
+    assert len(with_axes) > 15
+    for drawing in with_axes:
+        words = [e.text for e in drawing.iter() if e.get("class") == "name"]
+        about = drawing.get("aria-label")
+        numbers_up = [e for e in drawing.iter() if e.get("class") == "tick" and e.get("text-anchor") == "end"]
+        shares_its_x_axis = about.startswith("Confidence when right")
+        assert len(words) == 1 + (len(numbers_up) > 1) - shares_its_x_axis or about.startswith("ECE"), about
+    text = Page(page).text
+    assert "a black tick marks its height" in text
+    assert "test labels" not in text, "nobody knows of wrong labels here"
+    known = Page(run_page(replace(hostile_story(), wrong_labels="About 6 % of these test labels are wrong."))).text
+    assert "Wrong, and sure of it. About 6 % of these test labels are wrong." in known
+
+
+def test_thresholds_stand_on_the_risk_curve():
+    told = predictions()
+    svg = charts.coverage(coverage_table(told))
+    conf, wrong = told.probs.numpy().max(1), told.probs.numpy().argmax(1) != told.labels.numpy()
+    marks, words = elements(svg, "at"), [e.text.replace("\N{NO-BREAK SPACE}", " ") for e in elements(svg, "limit")]
+    assert len(marks) == len(words) > 1
+    order = np.argsort(-conf, kind="stable")
+    scale = 276 - min(y for _, y in points(elements(svg, "risk")[0]))  # pixels of the highest risk
+    scale /= (np.cumsum(wrong[order]) / np.arange(1, len(wrong) + 1)).max()
+    for mark, word in zip(marks, words, strict=True):
+        accepted = conf >= float(word[2:-2]) / 100
+        assert float(mark.get("cx")) == pytest.approx(44 + accepted.mean() * (460 - 44 - 12), abs=0.02)
+        assert float(mark.get("cy")) == pytest.approx(276 - scale * wrong[accepted].mean(), abs=0.2)
 
 
 def test_hostile_names_stay_text():
@@ -297,7 +356,7 @@ def test_bars_and_gaps_are_as_high_as_the_numbers_say():
             right = np.mean([probs[i].argmax() == labels[i] for i in inside])
             expected.append((right, np.mean([probs[i].max() for i in inside])))
     heights = [float(bar.get("height")) for bar in elements(svg, "bar")]
-    full = 244 - 26 - 12
+    full = 274 - 40 - 28
     assert heights == pytest.approx([acc * full for acc, _ in expected], abs=0.01)
     gaps = [float(e.get("height")) for c in ("over", "under") for e in elements(svg, c)]
     assert sorted(gaps) == pytest.approx(sorted(abs(conf - acc) * full for acc, conf in expected), abs=0.01)
@@ -315,7 +374,7 @@ def test_lines_pass_through_the_numbers():
     wrong = (told.probs.numpy().argmax(1) != told.labels.numpy())[order]
     expected = np.cumsum(wrong) / np.arange(1, len(wrong) + 1)
     ys = np.array([y for _, y in points(risk)])
-    base, (high, at) = 300 - 40, (expected.max(), expected.argmax())
+    base, (high, at) = 316 - 40, (expected.max(), expected.argmax())
     scale = (base - ys[at]) / high
     assert (base - ys) / scale == pytest.approx(expected, abs=0.002)
     gamma = epoch_charts(HISTORY, chosen=2)[0]

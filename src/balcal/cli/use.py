@@ -117,13 +117,17 @@ def report(
     ] = "ts",
     labels: Labels = None,
     kind: Kind = None,
+    classes: Annotated[
+        str | None, typer.Option(help="Names of the classes: a,b,c or a text file with a name in each line.")
+    ] = None,
     offline: Offline = False,
     json: Json = False,
 ) -> None:
-    """Write one HTML page about a run or an arena; it needs no other file and no network."""
+    """Write one HTML page about a run, an arena or predictions; it needs no other file and no network."""
+    from balcal.evaluation.prediction_files import read_names
     from balcal.report import write_report
 
-    written = write_report(source, out, method, labels, kind)
+    written = write_report(source, out, method, labels, kind, read_names(classes) if classes else None)
     say(_json.dumps(written, indent=2) if json else f"report: {written['report']} ({written['bytes'] / 1000:,.0f} kB)")
 
 

@@ -226,7 +226,7 @@ def scatter(table: Sequence[Row]) -> Markup:
         drawn.append(group(*shapes, class_="point", data_tip=tip))
     return frame.picture(
         "Accuracy against ECE",
-        frame.up(ticks(0, top), whole),
+        frame.up(ticks(0, top), whole, up.title),
         frame.across(ticks(*frame.x, 7), whole, across.title),
         *drawn,
     )
