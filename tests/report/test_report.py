@@ -22,7 +22,9 @@ from samples import draw
 
 from balcal import report
 from balcal.arena.columns import COLUMNS
+from balcal.arena.headline import headline
 from balcal.arena.result import ArenaResult
+from balcal.arena.tables import rows
 from balcal.core import BalcalError
 from balcal.plots.numbers import class_table, coverage_table, reliability_table
 from balcal.report import predictions as charts
@@ -247,7 +249,8 @@ def test_the_page_of_an_arena(tmp_path):
     for row in result.rows():
         ece = row["ece"]
         low, high = (f"{end * 100:.2f}" for end in row["ece_interval"])
-        assert f"{ece['mean'] * 100:.2f} ± {ece['std'] * 100:.2f} [{low}, {high}]" in page.text
+        tied = "≈ " if ece["ties_best"] and not ece["best"] else ""
+        assert f"{ece['mean'] * 100:.2f} {tied}± {ece['std'] * 100:.2f} [{low}, {high}]" in page.text
     sorts = [float(a["data-sort"]) for tag, a in page.tags if tag == "td" and a.get("data-sort")]
     assert any(value == result.rows()[0]["nll"]["mean"] for value in sorts)
 
@@ -419,24 +422,46 @@ def test_the_header_admits_ignorance_and_shows_p_values(tmp_path):
         assert words in page
 
 
+def table_of(result, **values):
+    """Rows of a real arena with other ECEs, one value per seed; those with a `?` tie with the best."""
+    rows_of = iter(rows(result) * len(values))
+    made = []
+    for name, each in values.items():
+        row, numbers = next(rows_of), [abs(v) for v in each]
+        ece = replace(row.columns["ece"], values=numbers, mean=float(np.mean(numbers)), ties_best=each[0] > 0)
+        made.append(replace(row, entry=name, columns={**row.columns, "ece": ece}))
+    return made
+
+
 def test_the_headline_of_an_arena_answers():
     """Who is worse, who cannot be told apart, and how many seeds would tell: 2.8^2 var / 0.01^2."""
-    from types import SimpleNamespace
-
-    from balcal.report.arena import headline
-
-    def row(entry, values, ties):
-        return SimpleNamespace(
-            entry=entry, columns={"ece": SimpleNamespace(values=values, ties_best=ties, mean=sum(values) / len(values))}
-        )
-
-    best = row("ts", [0.01, 0.02, 0.03], True)
-    near = row("balcal", [0.03, 0.02, 0.04], True)  # differences 0.02, 0.00, 0.01: variance 0.0001
-    far = row("fl", [0.2, 0.2, 0.2], False)
-    arena = SimpleNamespace(seeds=(0, 1, 2), best=lambda name: "ts")
-    said = headline(arena, [best, near, far])
+    _, result = small_arena()
+    three = replace(result, seeds=(0, 1, 2), entries=("ts",), cells=tuple(result.cells[:1]) * 3)
+    three = replace(three, cells=tuple(replace(c, entry="ts", seed=s) for s, c in enumerate(three.cells)))
+    best, near, far = (0.01, 0.02, 0.03), (0.03, 0.02, 0.04), (-0.2, -0.2, -0.2)  # minus: worse than the best
+    said = headline(three, table_of(result, ts=best, balcal=near, fl=far))  # differences 0.02, 0.00, 0.01
     assert said == (
-        "fl is worse than ts; the other one cannot be told from it with 3 seeds; 8 would tell a difference of 1 point"
+        "fl is worse than the best, ts; the other one cannot be told from it with 3 seeds; "
+        "8 would tell a difference of 1 point"
     )
-    assert headline(arena, [best, near]).startswith("None of the 2 can be told from the best, ts, with 3 seeds")
-    assert headline(arena, [best, far]) == "ts is better calibrated than all others"
+    said = headline(three, table_of(result, ts=best, balcal=near))
+    assert said.startswith("None of the 2 can be told from the best, ts, with 3 seeds")
+    assert headline(three, table_of(result, ts=best, fl=far)) == "ts is better calibrated than all others"
+    assert headline(result, rows(result)) + "." in result.table(), "the terminal says it too"
+
+
+def test_bold_is_the_best_mean_alone():
+    _, result = small_arena()
+    lines = [line for line in result.table().splitlines() if line.startswith("| `")]
+    cells = np.array([line.split("|")[2:-1] for line in lines])
+    for name, column in (("accuracy", 0), ("ece", 1), ("nll", 4)):
+        bold = [entry for entry, cell in zip(result.entries, cells[:, column], strict=True) if "**" in cell]
+        assert bold == [result.best(name)]
+        tied = {row["entry"] for row in result.rows() if row[name]["ties_best"]} - set(bold)
+        assert {e for e, cell in zip(result.entries, cells[:, column], strict=True) if "≈" in cell} == tied
+    latex = result.table("latex")
+    assert latex.count(r"\textbf") == result.table().count("**") / 2
+    assert r"$^{\approx}$" in latex
+    page = arena_page(result)
+    assert page.count('class="leads"') == len(result.compared)
+    assert page.count('class="tied"') == result.table().count("≈") - 1, "one more in the legend"
