@@ -168,6 +168,28 @@ def data(
 
 
 @app.command()
+def verdict(
+    predictions: Annotated[str, typer.Argument(help="FILE.npz (probs, log_probs or logits, and labels), or a run.")],
+    details: Annotated[
+        bool, typer.Option("--details", help="Tests of perfect calibration, and what NLL and Brier are made of.")
+    ] = False,
+    matters: Annotated[float, typer.Option(help="The smallest gap of confidence and accuracy that matters.")] = 0.03,
+    labels: Labels = None,
+    kind: Kind = None,
+    json: Json = False,
+) -> None:
+    """What predictions are worth: accuracy, ECE with interval and noise floor, and one sentence."""
+    from balcal.evaluation.prediction_files import read_source
+    from balcal.metrics.verdict import verdict as judge
+    from balcal.report.content import recalibrations
+
+    read = read_source(predictions, labels, kind)
+    more = recalibrations(*read.rows.whole().shape) if details else None
+    found = judge(**read.named(), matters=matters, details=details, recalibrate=more)
+    say(_json.dumps(found.as_dict() | {"sentence": found.sentence()}, indent=2) if json else found)
+
+
+@app.command()
 def audit(
     predictions: Annotated[str, typer.Argument(help="FILE.npz (probs, log_probs or logits, and labels), or a run.")],
     labels: Labels = None,

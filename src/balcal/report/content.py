@@ -115,10 +115,13 @@ def _numbered(count: int) -> list[str]:
 
 
 def detailed(predictions: Predictions) -> Verdict:
-    """The verdict with its details. What recalibration gains is measured by the better of `ts` and `svs`."""
-    n, k = predictions.log_probs.shape
-    more = {"svs": scaling("svs")} if n >= 100 and k <= 256 else {}  # a page should take seconds
-    return verdict(predictions, details=True, recalibrate={"ts": None, **more})
+    """The verdict with its details."""
+    return verdict(predictions, details=True, recalibrate=recalibrations(*predictions.log_probs.shape))
+
+
+def recalibrations(samples: int, classes: int) -> dict[str, Recalibrate | None]:
+    """What recalibration gains is measured by the better of `ts` and `svs`; `svs` only where that takes seconds."""
+    return {"ts": None} | ({"svs": scaling("svs")} if samples >= 100 and classes <= 256 else {})
 
 
 def scaling(name: str) -> Recalibrate:
