@@ -24,6 +24,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from balcal.core import BalcalError
+from balcal.runtime.files import cache_folder as cache
 from balcal.runtime.files import new_folder, sweep_abandoned
 from balcal.runtime.names import plain
 
@@ -50,15 +51,6 @@ DAMAGED = (
     NotImplementedError,  # of zipfile, for an unknown kind of compression
 )
 """what reading a damaged archive raises"""
-
-
-def cache() -> Path:
-    """The folder that we write to: BALCAL_CACHE, or the platform's cache folder."""
-    if named := os.environ.get(CACHE):
-        return Path(named).expanduser()
-    import pooch
-
-    return Path(pooch.os_cache("balcal"))
 
 
 def data_folders() -> list[Path]:
