@@ -24,8 +24,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from balcal.core import BalcalError
-from balcal.runtime.files import cache_folder as cache
-from balcal.runtime.files import new_folder, sweep_abandoned
+from balcal.runtime.files import cache_folder, new_folder, sweep_abandoned
 from balcal.runtime.names import plain
 
 DATA, CACHE, OFFLINE = "BALCAL_DATA", "BALCAL_CACHE", "BALCAL_OFFLINE"
@@ -51,6 +50,10 @@ DAMAGED = (
     NotImplementedError,  # of zipfile, for an unknown kind of compression
 )
 """what reading a damaged archive raises"""
+
+
+cache = cache_folder
+"""BALCAL_CACHE, or the platform's cache folder"""
 
 
 def data_folders() -> list[Path]:
