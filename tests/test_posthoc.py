@@ -42,6 +42,18 @@ def test_logits_logs_and_probabilities_in_calibrated_probabilities_out(method):
     assert from_logits.predict(z).shape == (200,)
 
 
+def test_labels_are_read_as_the_metrics_read_them():
+    z, y = held_out(0, n=200)
+    expected = balcal.Calibrator("ts", inputs="logits").fit(z, y).predict_proba(z)
+    one_hot = nn.functional.one_hot(y, z.shape[1])
+    for labels in (y.float(), y[:, None].numpy(), one_hot, [str(int(k)) for k in y]):
+        found = balcal.Calibrator("ts", inputs="logits").fit(z, labels).predict_proba(z)
+        np.testing.assert_array_equal(found, expected)
+    for bad, words in ((["cat"] * 200, "not names like 'cat'"), (y + 0.5, "whole numbers"), (one_hot * 2, "one-hot")):
+        with pytest.raises(BalcalError, match=words):
+            balcal.Calibrator("ts", inputs="logits").fit(z, bad)
+
+
 def test_it_behaves_like_an_estimator():
     z, y = held_out(1)
     calibrator = balcal.Calibrator("ms", inputs="logits", settings={"penalty": 0.1})

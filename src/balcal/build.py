@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from balcal import registry
 from balcal.backbones.classifiers import as_linear, check_classifier, find_classifier
+from balcal.backbones.from_timm import as_wide_as_its_head
 from balcal.backbones.tapped import CustomFeatures, TappedNetwork, own_classifier
 from balcal.core import Backbone, BalcalError, PostHoc
 from balcal.methods.parts.etf import VectorAdapter
@@ -126,10 +127,17 @@ def _wrapped(
     if num_features is not None:
         raise BalcalError("num_features= goes with features=: pass both, or neither")
     if isinstance(inner, Backbone) and classifier is None:
-        model = Model(cast(nn.Module, inner), num_classes, chosen, own_classifier(inner, num_classes))
+        before = as_wide_as_its_head(inner)
+        try:
+            model = Model(cast(nn.Module, inner), num_classes, chosen, own_classifier(inner, num_classes))
+        except BaseException:
+            vars(inner).update(before)
+            raise
         leave = getattr(inner, "reset_classifier", None)
-        if leave is not None:
+        if leave is not None and getattr(inner, "num_classes", None) != 0:
+            vars(inner).update(before)
             leave(0)
+            as_wide_as_its_head(inner)
         return _placed(model, model.backbone)
     path = check_classifier(inner, classifier, sample) if classifier else find_classifier(inner, num_classes, sample)
     tapped = TappedNetwork(inner, path)

@@ -26,6 +26,7 @@ from balcal.data.loaders import LoaderBatches, Reading
 from balcal.evaluation.predict import fit_posthoc
 from balcal.methods.parts.held_out import check_size
 from balcal.metrics.inputs import read_logits, read_unlabelled
+from balcal.metrics.reading import read_labels
 from balcal.model import Model
 from balcal.runtime.values import as_tensor
 
@@ -71,14 +72,14 @@ class Calibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         X
             (N, K), or the one column of two classes (N,).
         y
-            (N,) class indices.
+            (N,) class indices, also as whole floats or digits as text; or one-hot rows (N, K).
         sample_weight
             (N,); a weight of 2 counts as two samples.
         groups
             (N,) names; samples of a group share a fold where the method cross-validates.
         """
         scores = self._scores(X)
-        labels = as_tensor(y, "the labels")
+        labels = read_labels(y, scores)
         given: dict[str, Tensor] = {}
         if sample_weight is not None:
             given["weights"] = as_tensor(sample_weight, "the sample weights")

@@ -103,10 +103,10 @@ def dataset(name: str) -> Dataset:
     return found
 
 
-def task(name: str) -> Task:
-    """A task by name; for the user's own data, a task made for it."""
+def task(name: str, scratch: bool = False) -> Task:
+    """A task by name; for the user's own data, a task made for it, from `scratch` or with a pretrained encoder."""
     if is_own_images(name):
-        return own_task(own_images(name))
+        return own_task(own_images(name), scratch)
     found: Task = _named("tasks", "task", name)
     return found
 
@@ -117,12 +117,14 @@ def recipe(task_name: str, method_name: str, seed: int = 0, overrides: Iterable[
     `plan` and `task` overrides hold for a parent's run as well; `parent.plan.epochs=9` is for the parent alone, and
     `parent.method=fl` starts from the run of `fl`. `plan.precision=auto` is settled here.
     """
-    made = Recipe(task(task_name), method(method_name), seed)
+    overrides = [text.strip() for text in overrides]
+    scratch = any(text.partition("=")[0].strip() in ("task.backbone", "backbone") for text in overrides)
+    made = Recipe(task(task_name, scratch), method(method_name), seed)
     for part in map(str.strip, method_name.split("+")):
         brought: Mapping[str, Any] = table("methods")[part].settings
         for path, value in {**brought, **made.task.tuned.get(part, {})}.items():
             made = override(made, path, value)
-    overrides = tuple(_in_full(made, text.strip()) for text in overrides)
+    overrides = tuple(_in_full(made, text) for text in overrides)
     for text in overrides:
         path, equals, value = text.partition("=")
         if not equals:

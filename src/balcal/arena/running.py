@@ -28,7 +28,7 @@ from balcal.runtime.provenance import describe, fingerprint
 def run(
     task: str,
     methods: Sequence[str],
-    seeds: int | Iterable[int] = 3,
+    seeds: int | Iterable[int] = 5,
     *,
     settings: Iterable[str] = (),
     search: Iterable[str | Search] = (),

@@ -13,12 +13,15 @@ from statistics import mean, stdev
 from typing import Any, cast
 
 from balcal.arena.columns import Column, Judgement, ResampledBins
+from balcal.arena.headline import headline
 from balcal.arena.records import Difference, Row, Summary
 from balcal.arena.result import ArenaResult, Format
 from balcal.core import BalcalError
 from balcal.runtime.names import as_code, in_latex, in_markdown, plain, unknown
 
 EMPTY = "—"
+TIED = "≈"
+"""stands after a mean that cannot be told from the best"""
 Named = Callable[[str], str]
 
 
@@ -81,6 +84,7 @@ class Markup:
     plus_minus: str
     bold: Callable[[str], str]
     mark: Callable[[Judgement], str]
+    tied: str = TIED
     empty: str = EMPTY
 
     def grid(self, result: ArenaResult) -> list[list[str]]:
@@ -104,7 +108,8 @@ class Markup:
         if found.mean is None:
             return self.empty
         text = shown(found.mean) + (f" {self.plus_minus} {shown(found.std)}" if found.std is not None else "")
-        text = self.bold(text) if found.ties_best and bold else text
+        if found.ties_best and bold:
+            text = self.bold(text) if found.best else text + self.tied
         text += f" {found.column.between(found.interval)}" if found.interval else ""
         mark = self.mark(found.against.judgement) if found.against else ""
         return f"{text} {mark}" if mark else text
@@ -123,13 +128,15 @@ LATEX = Markup(
     plus_minus=r"$\pm$",
     bold=lambda text: rf"\textbf{{{text}}}",
     mark=lambda judgement: f"$^{{{judgement.latex}}}$" if judgement.latex else "",
+    tied=r"$^{\approx}$",
     empty="---",
 )
 
 
 def markdown(result: ArenaResult) -> str:
     titles, *lines = ["| " + " | ".join(line) + " |" for line in MARKDOWN.grid(result)]
-    return "\n".join([titles, "|" + "---|" * (titles.count(" | ") + 1), *lines, "", *legend(result)])
+    answer = f"{in_markdown(headline(result, rows(result)))}."
+    return "\n".join([titles, "|" + "---|" * (titles.count(" | ") + 1), *lines, "", answer, *legend(result)])
 
 
 def latex(result: ArenaResult) -> str:
@@ -164,8 +171,8 @@ def legend(result: ArenaResult, name: Named = as_code, text: Named = in_markdown
         lines.append(
             f"Against {reference}, paired over seeds and images: ▲ better, ▼ worse, = a tie, ≡ no image tells "
             f"them apart; at the 5 % level, in each column corrected (Holm) for {others} comparisons. Bold: the best "
-            f"mean, and all that tie with it (Holm over all {others * (others + 1) // 2} pairs, as the best one was "
-            "picked afterwards)."
+            f"mean; {TIED} cannot be told from it (Holm over all {others * (others + 1) // 2} pairs, as the best one "
+            "was picked afterwards)."
         )
     lines += [_search_sentence(search, name, text) for search in result.searches]
     return lines + _found_otherwise(result)

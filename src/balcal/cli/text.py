@@ -167,7 +167,7 @@ def print_figures(figures: RunFigures, as_json: bool, beyond: BeyondFigures | No
     from balcal.metrics.verdict import Verdict
 
     if as_json:
-        print_json({**figures, **(beyond or {})})
+        print_json({**figures, "epoch": figures["epoch"] + 1, **(beyond or {})})  # counted from 1, as in the text
         return
     say(f"{figures['task']} {figures['method']} seed {figures['seed']}, epoch {figures['epoch'] + 1} chosen")
     say(Verdict.of(figures["test"]))

@@ -142,6 +142,8 @@ class Dataset:
     """people's labels of the test images, (N, K) shares"""
     names: Callable[[], tuple[str, ...]] | None = None
     """names of the classes, if only the files have them"""
+    wrong_labels: tuple[float, str] | None = None
+    """share of the test labels that are known to be wrong, and who says so"""
 
     @property
     def num_classes(self) -> int:
