@@ -18,6 +18,7 @@ from balcal.backbones.from_timm import PREFIX, from_timm
 from balcal.core import BalcalError
 from balcal.data.dataset import Dataset
 from balcal.data.own_images import is_own_images, own_images, own_task
+from balcal.methods.joining import Seeds
 from balcal.methods.vanilla import VANILLA
 from balcal.recipe import ROLES, THE_REST, Method, Recipe, Task
 from balcal.runtime.devices import best_precision
@@ -72,13 +73,30 @@ def _named(kind: str, what: str, name: str) -> Any:
 
 
 def method(name: str) -> Method:
-    """A method, or several joined by `+`, with every role filled.
+    """A method, or several joined by `+`, with every role filled. `5*` before it joins the runs of five seeds.
 
     >>> method("balcal+ts").changes
     {'head': 'balcal', 'tally': 'balcal', 'posthoc': 'ts'}
     """
-    parts: list[Method] = [_named("methods", "method", part.strip()) for part in name.split("+")]
-    return reduce(add, parts).filled(VANILLA)
+    count, parts = _split_name(name)
+    joined: Method = reduce(add, (_named("methods", "method", part) for part in parts))
+    if count is not None:
+        if joined.join is not None:
+            raise BalcalError(f"`{name}` would join twice: `{count}*` and `{joined.changes['join']}`; leave one out")
+        origin = (*joined.changes.items(), ("join", f"{count}*"))
+        joined = replace(joined, name=f"{count}*{joined.name}", join=Seeds(count), origin=origin)
+    return joined.filled(VANILLA)
+
+
+def _split_name(name: str) -> tuple[int | None, list[str]]:
+    """How many seeds are joined, if any, and the names between the `+`.
+
+    >>> _split_name("5*vanilla+ts"), _split_name("ts")
+    ((5, ['vanilla', 'ts']), (None, ['ts']))
+    """
+    count, star, rest = name.partition("*")
+    joins = bool(star) and count.strip().isdecimal()
+    return int(count) if joins else None, [part.strip() for part in (rest if joins else name).split("+")]
 
 
 def backbone(name: str, channels: int = 3, weights: bool = True) -> nn.Module:
@@ -116,7 +134,7 @@ def recipe(task_name: str, method_name: str, seed: int = 0, overrides: Iterable[
     `parent.method=fl` starts from the run of `fl`. `plan.precision=auto` is settled here.
     """
     made = Recipe(task(task_name), method(method_name), seed)
-    for part in map(str.strip, method_name.split("+")):
+    for part in _split_name(method_name)[1]:
         brought: Mapping[str, Any] = table("methods")[part].settings
         for path, value in {**brought, **made.task.tuned.get(part, {})}.items():
             made = override(made, path, value)

@@ -226,6 +226,8 @@ def retrofit_run(
     """Retrofit a finished run as a new run beside it; figures with what changed on held-out and on test images."""
     parent = Run.at(path)
     parent.ending()
+    if parent.recipe.method.join is not None:
+        raise BalcalError(f"{path} joins several networks: retrofit each of its members, and join those")
     recipe = recipe_on(parent, method, settings)
     root = path.resolve().parent.parent
     expected = root / recipe.parent.address() if recipe.parent else root
