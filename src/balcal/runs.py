@@ -6,12 +6,12 @@ checkpoints/weights-e0007.*.pt     the model after its best epoch; of a joined r
 predictions/val.npz, test.npz      log_probs (N, K) and labels (N,), their split, and what they were made from
 predictions/shift-*, outside-*     the same for corrupted test images and for OOD sets, and energies
 predictions/test-branch0.npz, ...  predictions of each classifier by itself, where there are two
+maps/laplace-e0007.*.pt            post-hoc maps that take a pass over the training images to fit
 metrics.json, shift.json, ...      figures of the test predictions, and beyond the test split
 recipe.json                        the recipe
 data.json                          size, digest and use of each split, and which images are in two of them
 history.jsonl                      one line per epoch, the same bits however often the run was interrupted
-log.txt, environment.json          when, where, with which versions
-seconds.json                       spent in the loop, one number for each session that was not killed
+log.txt, environment.json          when, where, with which versions; seconds.json: of each session that was not killed
 
 Every file under checkpoints has its checksum in its name. Whatever decides a result is read from there and nowhere
 else. Predictions and figures are used only if they say that they come from this recipe, these weights and these images.
@@ -164,7 +164,8 @@ class Run(Folder):
             for path in self.checkpoints.glob(pattern):
                 path.unlink(missing_ok=True)
         figures = [path for name in FigureFile for path in self.path.glob(f"{name}*.json")]
-        for path in (*self.path.glob("predictions/*.npz"), *figures, self.path / "history.jsonl"):
+        figures += [*self.path.glob("predictions/*.npz"), *self.path.glob("maps/*.pt"), self.path / "history.jsonl"]
+        for path in figures:
             path.unlink(missing_ok=True)
         self.seals = None
 

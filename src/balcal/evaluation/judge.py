@@ -14,6 +14,7 @@ from balcal.core import BalcalError, Outputs, Predictions
 from balcal.data.batches import MemoryBatches, Pixels
 from balcal.data.dataset import ImageSet, Splits, check_split, keep, split_off
 from balcal.data.splits import manifest
+from balcal.evaluation.kept_maps import kept_map
 from balcal.evaluation.members import mean_of, members_of, run_of
 from balcal.evaluation.predict import fit_posthoc, predict_batches
 from balcal.methods.joining import maps_networks
@@ -176,7 +177,13 @@ def calibrated_model(run: Run, method: Method, device: torch.device) -> tuple[Mo
         return model
 
     def network(recipe: Recipe, each: Method) -> Model:
-        return mapped(_network(run_of(run, recipe), each, device))
+        member = run_of(run, recipe)
+        model = _network(member, each, device)
+        if not method.posthoc.reads_features:
+            return mapped(model)
+        empty = method.posthoc.identity(model.num_classes)
+        model.posthoc = kept_map(member, each, empty, lambda: mapped(model).posthoc).to(device)
+        return model
 
     if maps_networks(method):
         members_of(run, method)

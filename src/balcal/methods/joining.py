@@ -13,8 +13,9 @@ the mean is less confident than its members, so calibrated members give an under
 join.posthoc=before` fits each member instead. A map that reads a network's branches or features (`gamma`, `laplace`)
 is always fitted to each member.
 
-`snapshots` joins late epochs of one run, as in Huang et al.: Snapshot Ensembles: Train 1, get M for free. ICLR 2017;
-here with the task's own schedule. A run that did not keep these epochs is trained again, with the same result.
+`snapshots` joins late epochs of one run, as in Huang, Li, Pleiss, Liu, Hopcroft, Weinberger: Snapshot Ensembles: Train
+1, get M for free. ICLR 2017; here with the task's own schedule. A run that did not keep these epochs is trained again,
+with the same result.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Test-time augmentation: the mean of the probabilities over views of each image.
+"""Test-time augmentation, as in Krizhevsky, Sutskever, Hinton: ImageNet Classification with Deep Convolutional Neural
+Networks. NeurIPS 2012: the mean of the probabilities over views of each image.
 
     p(k | x) = mean over views v of p(k | v(x))
 
