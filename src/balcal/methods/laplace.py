@@ -52,7 +52,7 @@ class LaplaceMap(PositiveMap):
         super().__init__()
         self.register_buffer("prior_precision", torch.tensor(precision, dtype=torch.float64))
         for name in self.names:
-            self.register_buffer(name, state.get(name, torch.zeros(0)).double())
+            self.register_buffer(name, state.get(name, torch.zeros(0)).double().contiguous())
 
     def forward(self, outputs: Outputs) -> Tensor:
         if not self.basis.numel() and not self.sigma.numel():
