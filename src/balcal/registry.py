@@ -197,6 +197,8 @@ def _parent_of(child: Recipe) -> Recipe | None:
     name, changes = child.method.starts_from, child.method.changes
     if name is None:
         return None
+    if "*" in name:
+        raise BalcalError(f"`{name}` is the mean of several networks: a training starts from one, such as one of these")
     shared = {"plan", "task", *(role for role in changes if changes[role] in name.split("+"))}
     settings = [text for text in child.overrides if text.split(".")[0] in shared]
     alone = [text for text in child.overrides if text.startswith(FOR_PARENT)]
