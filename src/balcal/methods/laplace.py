@@ -46,6 +46,10 @@ class LaplaceMap(PositiveMap):
 
     prior_precision: Tensor
     draws: Tensor
+    basis: Tensor
+    turn: Tensor
+    variances: Tensor
+    sigma: Tensor
     names: ClassVar[tuple[str, ...]] = ("draws", "basis", "turn", "variances", "sigma")
 
     def __init__(self, precision: float = math.nan, **state: Tensor) -> None:
@@ -79,7 +83,8 @@ class LaplaceMap(PositiveMap):
     def root(self, f: Tensor) -> Tensor:
         """(N, K, K): R with R R^T = V."""
         if self.sigma.numel():
-            return torch.linalg.cholesky(torch.einsum("nd,klde,ne->nkl", f, self.sigma, f))
+            root: Tensor = torch.linalg.cholesky(torch.einsum("nd,klde,ne->nkl", f, self.sigma, f))
+            return root
         return self.turn * ((f @ self.basis).square() @ self.variances).sqrt()[:, None, :]
 
     def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *rest: Any) -> None:
