@@ -23,7 +23,7 @@ from balcal.methods.temperature import best_on_grid, solve_temperature
 
 BINARY = ("beta", "platt", "quadratic")
 AFTER = [name for name in calibrators() if name not in BINARY]
-ON_ARRAYS = [name for name in AFTER if name != "gamma"]
+ON_ARRAYS = [name for name in AFTER if name not in ("gamma", "laplace")]
 
 
 @pytest.mark.parametrize("method", ON_ARRAYS)
@@ -167,7 +167,7 @@ def test_every_calibrator_after_a_run(tmp_path):
 
     cpu = torch.device("cpu")
     run = Run.at(trained("balcal", tmp_path))
-    for name in AFTER:
+    for name in (each for each in AFTER if each != "laplace"):  # probabilities are fused here: it needs logits
         method = registry.method(f"balcal+{name}")
         figures = evaluate(run, method, cpu)
         assert figures["method"] == f"balcal+{name}"

@@ -37,7 +37,8 @@ def rows(result: ArenaResult) -> list[Row]:
             name: _summary(result, entry, column, there, against.get(entry, {}).get(name), best[name].get(entry))
             for name, column in ((column.name, column) for column in result.columns)
         }
-        made.append(Row(entry, cells[0].method, cells[0].posthoc, len(there), len(cells), columns))
+        of, after = cells[0].method, cells[0].posthoc
+        made.append(Row(entry, of, after, len(there), len(cells), cells[0].trainings, columns))
     return made
 
 
@@ -93,7 +94,7 @@ class Markup:
         for column in result.columns:
             unit = self.percent if column.percent else ""
             titles += [column.title + unit, f"floor{unit}"] if column.floor else [column.title + unit]
-        lines = [titles]
+        lines = [titles + ["trainings"] * bool(result.trainings)]
         for row in rows(result):
             left = f" ({row.seeds} of {row.asked} seeds)" if row.seeds < row.asked else ""
             lines.append([self.name(row.entry) + left])
@@ -101,6 +102,7 @@ class Markup:
                 lines[-1].append(self.cell(found, bold=row.asked > 1))
                 if found.column.floor:
                     lines[-1].append(self.empty if found.floor is None else found.column.shown(found.floor[0]))
+            lines[-1] += [str(row.trainings)] * bool(result.trainings)
         return lines
 
     def cell(self, found: Summary, bold: bool) -> str:
@@ -174,6 +176,11 @@ def legend(result: ArenaResult, name: Named = as_code, text: Named = in_markdown
             f"mean; {TIED} cannot be told from it (Holm over all {others * (others + 1) // 2} pairs, as the best one "
             "was picked afterwards)."
         )
+    if any("*" in entry for entry in result.entries) and seeds > 1:
+        lines.append(
+            "trainings: of all runs behind a prediction. Joined runs of neighbouring seeds share members, so their "
+            "deviation over seeds is smaller than that of independent ones."
+        )
     lines += [_search_sentence(search, name, text) for search in result.searches]
     return lines + _found_otherwise(result)
 
@@ -215,7 +222,7 @@ def per_entry(result: ArenaResult) -> str:
     """CSV, a line per entry: fractions."""
     lines = []
     for row in rows(result):
-        line = {name: getattr(row, name) for name in ("entry", "method", "posthoc", "seeds", "asked")}
+        line = {name: getattr(row, name) for name in ("entry", "method", "posthoc", "seeds", "asked", "trainings")}
         for name, found in row.columns.items():
             line |= {name: found.mean, f"{name}_std": found.std}
             line |= found.column.in_csv(found.interval, found.floor)

@@ -150,7 +150,11 @@ def export(
     from balcal.deploy.export import export_run
 
     card = export_run(run, to, out, method, most, accuracy, sets)
-    say(_json.dumps(card, indent=2) if json else f"{render_card(card)}\nfile: {card['file']}")
+    say(
+        _json.dumps(card, indent=2)
+        if json
+        else f"{render_card(card)}\nfile: {card['file']} ({card['bytes'] / 1e6:,.1f} MB)"
+    )
 
 
 @app.command()

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from balcal.core import BalcalError, check_labels
+from balcal.core import BalcalError
 from balcal.data.corruptions import CORRUPTIONS
 from balcal.data.locate import StoredFiles
+from balcal.runtime.labels import check_labels
 from balcal.runtime.randomness import generator
 
 

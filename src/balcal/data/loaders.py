@@ -15,8 +15,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from balcal.core import BalcalError, check_labels
+from balcal.core import BalcalError
 from balcal.data.targets import Labels, Weighted, soft_labels
+from balcal.runtime.labels import check_labels
 from balcal.runtime.randomness import seed_torch
 
 LABELS = ("labels", "label", "target", "targets", "y")

@@ -52,6 +52,7 @@ class TableRow:
     """seeds that failed"""
     cells: list[CellText]
     """of columns, and of noise floors beside them"""
+    trainings: int
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ def _table_row(row: Row, reference: str) -> TableRow:
         cells.append(_cell(row, found, reference))
         if found.column.floor:
             cells.append(_floor(found))
-    return TableRow(row.entry, row.asked - row.seeds, cells)
+    return TableRow(row.entry, row.asked - row.seeds, cells, row.trainings)
 
 
 def _floor(found: Summary) -> CellText:

@@ -19,7 +19,9 @@ from balcal.build import as_method, spec_of
 from balcal.core import BalcalError, Outputs, Predictions, Record
 from balcal.data.dataset import Dataset, ImageSet
 from balcal.evaluation.judge import branch_predictions, calibrated_predictions, load_splits
+from balcal.evaluation.members import members_of
 from balcal.evaluation.promises import held_out_and_test
+from balcal.methods.joining import maps_networks
 from balcal.methods.parts.fitted_map import explained
 from balcal.methods.vanilla import Identity
 from balcal.metrics.decomposition import Map, Recalibrate
@@ -159,6 +161,10 @@ def _content_of_run(run: Run, posthoc: str, device: torch.device) -> Content:
     try:
         found = branch_predictions(run, device)
         names = BRANCHES if len(found) == 2 else tuple(f"branch {n}" for n in range(1, len(found) + 1))
+        if parts := members_of(run, recipe.method):
+            names = tuple(
+                f"seed {member.recipe.seed}, epoch {how.select(member.history()) + 1}" for member, how in parts
+            )
         branches = dict(zip(names, found, strict=True))
     except BalcalError as error:
         notes.append(f"The classifiers are not shown one by one: {error}.")
@@ -167,15 +173,16 @@ def _content_of_run(run: Run, posthoc: str, device: torch.device) -> Content:
         views = [replace(view, mistakes=_mistakes(view.predictions, test_images)) for view in views]
     except BalcalError as error:
         notes.append(f"No images are shown: {error}.")
-    epoch = as_method(recipe.method).select(history)
+    epoch, joined = as_method(recipe.method).select(history), recipe.method.join is not None
     return Content(
         name=recipe.method.name,
-        kicker=f"{recipe.task.name} · seed {recipe.seed} · epoch {epoch + 1} of {len(history)}",
+        kicker=f"{recipe.task.name} · seed {recipe.seed} · "
+        + (f"{len(branches)} runs joined" if joined else f"epoch {epoch + 1} of {len(history)}"),
         classes=_class_names(dataset),
         views=views,
         run=run,
         branches=branches,
-        history=history,
+        history=[] if joined else history,
         chosen=epoch,
         facts=_facts(run),
         data=run.data(),
@@ -206,7 +213,7 @@ def _wrong_labels(dataset: Dataset) -> str:
 
 def _view(run: Run, key: str, title: str, test: Predictions, fitted: nn.Module, posthoc: str | None) -> View:
     sets: dict[str, Predictions] = {}
-    if posthoc is None or not registry.method(posthoc).posthoc.reads_branches:
+    if posthoc is None or not maps_networks(as_method(run.recipe.method + registry.method(posthoc))):
         with torch.no_grad():
             sets = {
                 name: replace(each, log_probs=fitted(Outputs.of(each.log_probs)))

@@ -29,6 +29,7 @@ from balcal.report.page import Section, fill
 from balcal.report.svg import FIFTHS, Frame, group, pct, ticks, whole
 
 MOST_CLASSES = 24
+MOST_BRANCHES = 5
 CONFUSIONS = 11
 POINTS = 240
 """of a risk-coverage curve: more cannot be seen on a screen"""
@@ -252,12 +253,14 @@ def _histogram(view: View) -> Markup:
 
 
 def reliability_section(content: Content) -> Markup:
+    joined = content.run is not None and content.run.recipe.method.join is not None
     return fill(
         "reliability.html",
         content=content,
         table=lambda view: reliability_table(view.predictions),
         chart=reliability,
-        branches=[Branch.of(*each) for each in content.branches.items()],
+        branches=[Branch.of(*each) for each in list(content.branches.items())[:MOST_BRANCHES]],
+        fused="The mean of its members" if joined else "The prediction, both classifiers fused",
         histogram=_histogram,
     )
 

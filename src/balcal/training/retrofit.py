@@ -22,7 +22,7 @@ from torch import nn
 from balcal import registry
 from balcal.backbones.classifiers import find_classifier, outputs_of
 from balcal.build import as_method, wrap
-from balcal.core import Backbone, BalcalError, Record, check_labels
+from balcal.core import Backbone, BalcalError, Record
 from balcal.data.loaders import LoaderBatches, Reading, class_weights
 from balcal.evaluation.judge import RunFigures, calibrated_predictions, predictions_of
 from balcal.evaluation.predict import predict_batches
@@ -32,6 +32,7 @@ from balcal.model import Model
 from balcal.recipe import Method, Recipe
 from balcal.runs import Run
 from balcal.runtime.devices import pick_device
+from balcal.runtime.labels import check_labels
 from balcal.runtime.progress import Progress
 from balcal.runtime.randomness import generator, own_randomness, seed_torch
 from balcal.runtime.values import SEED, at_least, check_value, within
@@ -265,6 +266,8 @@ def retrofit_run(
     """Retrofit a finished run as a new run beside it; figures with what changed on held-out and on test images."""
     parent = Run.at(path)
     parent.ending()
+    if parent.recipe.method.join is not None:
+        raise BalcalError(f"{path} joins several networks: retrofit each of its members, and join those")
     recipe = recipe_on(parent, method, settings)
     root = path.resolve().parent.parent
     expected = root / recipe.parent.address() if recipe.parent else root
