@@ -122,19 +122,18 @@ class Method:
 
     def card(self) -> dict[str, Any]:
         """A description of the method as plain data."""
-        facts = {name: getattr(self, name) for name in ("about", "when", "paper", "venue", "cost")}
-        return facts | {"changes": list(self.changes)}
+        facts = ("about", "when", "paper", "venue", "cost")
+        return {name: getattr(self, name) for name in facts} | {"changes": list(self.changes)}
 
     def remarks(self) -> list[str]:
         """One sentence for each combination of parts that has no effect."""
         idle: float | None = getattr(self.loss, "idle_within", None)
         if idle is None or self.head is None or (self.tally and self.tally.moves_bounds):
             return []
-        bounds = self.head.logit_bounds
         return [
-            f"`{self.changes['loss']}` has no effect on branch {number} of {len(bounds)}: logits stay within "
-            f"±{bound:g} there, and up to ±{idle:g} its loss is plain cross-entropy"
-            for number, bound in enumerate(bounds, 1)
+            f"`{self.changes['loss']}` has no effect on branch {number} of {len(self.head.logit_bounds)}: logits stay "
+            f"within ±{bound:g} there, and up to ±{idle:g} its loss is plain cross-entropy"
+            for number, bound in enumerate(self.head.logit_bounds, 1)
             if bound <= idle
         ]
 
