@@ -10,7 +10,7 @@ from balcal import arena
 from balcal.runs import Run
 from balcal.runtime.files import save_sealed_json
 
-METHODS, SETTINGS = ("vanilla", "2*vanilla"), ("plan.epochs=2",)
+METHODS, SETTINGS = ("2*vanilla",), ("plan.epochs=1",)
 
 
 @pytest.fixture(scope="module")
@@ -24,13 +24,13 @@ def test_each_member_is_trained_once_and_the_table_has_the_cost(alone):
     assert [(run.method, run.seed) for run in alone.runs] == [
         *(("vanilla", 0), ("vanilla", 1), ("2*vanilla", 0), ("vanilla", 2), ("2*vanilla", 1)),
     ]
-    assert alone.trainings == {"vanilla": 1, "vanilla+ts": 1, "2*vanilla": 2, "2*vanilla+ts": 2}
+    assert alone.trainings == {"2*vanilla": 2, "2*vanilla+ts": 2}
     titles, _, *lines = alone.table().splitlines()
     assert titles.endswith("| trainings |")
-    assert [line.split("|")[-2].strip() for line in lines[:4]] == ["1", "1", "2", "2"]
+    assert [line.split("|")[-2].strip() for line in lines[:2]] == ["2", "2"]
     assert "share members" in alone.table()
     rows = list(csv.DictReader(io.StringIO(alone.table("csv"))))
-    assert [row["trainings"] for row in rows] == ["1", "1", "2", "2"]
+    assert [row["trainings"] for row in rows] == ["2", "2"]
     again = arena.ArenaResult.of(json.loads(json.dumps(alone.as_dict())))
     assert again.trainings == alone.trainings
 
