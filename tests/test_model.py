@@ -15,7 +15,10 @@ from balcal.core import BalcalError, Outputs
 from balcal.registry import recipe, table
 
 TWO_CLASSES = ("beta", "platt", "quadratic")
-NO_MAP = [name for name in table("methods") if not balcal.method(name).head.needs_map and name not in TWO_CLASSES]
+MEANS = ("snapshots", "tta")
+NO_MAP = [
+    name for name in table("methods") if not balcal.method(name).head.needs_map and name not in (*TWO_CLASSES, *MEANS)
+]
 
 
 class Attribute(nn.Module):

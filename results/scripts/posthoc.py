@@ -50,9 +50,9 @@ NETWORKS = {
     "DenseNet-BC-100, CIFAR-100": "densenet-bc-100-cifar-100",
 }
 TASKS = {"cifar10-fast": "CIFAR-10", "cifar100-fast": "CIFAR-100", "svhn-fast": "SVHN"}
-SLOW = ("ms", "dirichlet")
+SLOW = ("vs", "ms", "dirichlet")
 MANY = 50
-"""classes: a fit of these takes twelve seconds with 100, so they are left out there"""
+"""classes: a fit of these takes seconds to minutes with 100, so they are left out there"""
 LEFT = 300
 """fewest samples to measure on"""
 COLUMNS = ("set", "n", "method", "nll", "brier", "ece", "accuracy", "seconds", "nll_minus_ts", "low", "high", "chosen")

@@ -19,7 +19,8 @@ fitted on n samples, 20 times drawn anew, and measured on all others. Made by `p
   intervals are rather too narrow).
 - `auto` chooses among `ts`, `svs`, `sms` and doing nothing (with two classes also `platt`, `beta`, `quadratic`). Its
   margins were set by the first four sets, so those are no test of it; the others are.
-- `ms` and `dirichlet` are left out where there are more than 50 classes: a fit takes seconds to minutes there.
+- `vs`, `ms` and `dirichlet` are left out in part where there are more than 50 classes: a fit takes seconds to minutes
+  there.
 """
 Row = dict[str, str]
 

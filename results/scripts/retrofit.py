@@ -94,7 +94,7 @@ def features(network: nn.Module, images: DataLoader[Any]) -> DataLoader[Any]:
     """Compute the encoder's features once; the rest of the script trains on them."""
     model = balcal.wrap(deepcopy(network), 10, "vanilla")
     return DataLoader(
-        TensorDataset(*extract_features(model, LoaderBatches(images, torch.device("cpu"), 0))), batch_size=500
+        TensorDataset(*extract_features(model, LoaderBatches(images, torch.device("cpu"), 0))[:2]), batch_size=500
     )
 
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from balcal import plots as plots
     from balcal import posthoc as posthoc
     from balcal.adapters.estimator import BalCALClassifier as BalCALClassifier
+    from balcal.adapters.joining import join as join
+    from balcal.adapters.joining import tta as tta
     from balcal.adapters.text import TextClassifier as TextClassifier
     from balcal.build import wrap as wrap
     from balcal.core import BalcalError as BalcalError
@@ -56,6 +58,7 @@ _HOMES = {
     "decisions": "decisions",
     "export": "deploy.own_model",
     "fit": "training.fit",
+    "join": "adapters.joining",
     "load": "deploy.predictor",
     "method": "registry",
     "metrics": "metrics",
@@ -65,6 +68,7 @@ _HOMES = {
     "report": "report",
     "retrofit": "training.retrofit",
     "save": "deploy.own_model",
+    "tta": "adapters.joining",
     "verdict": "metrics.verdict",
     "wrap": "build",
 }

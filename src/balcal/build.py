@@ -12,8 +12,11 @@ from torch import Tensor, nn
 
 from balcal import registry
 from balcal.backbones.classifiers import as_linear, check_classifier, find_classifier
+from balcal.backbones.from_timm import as_wide_as_its_head
 from balcal.backbones.tapped import CustomFeatures, TappedNetwork, own_classifier
 from balcal.core import Backbone, BalcalError, PostHoc
+from balcal.methods.joining import maps_networks, parts
+from balcal.methods.parts.average import Average, Members, Viewed
 from balcal.methods.parts.etf import VectorAdapter
 from balcal.methods.vanilla import VANILLA
 from balcal.model import Model, evaluating
@@ -115,6 +118,8 @@ def _wrapped(
     sample: Any,
 ) -> Model:
     chosen, inner = as_method(method), _unwrapped(network)
+    if chosen.join is not None or chosen.views is not None:
+        raise BalcalError(f"`{chosen}` is the mean of several predictions: use balcal.join([model, ...]) or balcal.tta")
     if features is not None:
         if classifier is not None:
             raise BalcalError("classifier= and features= exclude each other: pass one of them")
@@ -126,10 +131,17 @@ def _wrapped(
     if num_features is not None:
         raise BalcalError("num_features= goes with features=: pass both, or neither")
     if isinstance(inner, Backbone) and classifier is None:
-        model = Model(cast(nn.Module, inner), num_classes, chosen, own_classifier(inner, num_classes))
+        before = as_wide_as_its_head(inner)
+        try:
+            model = Model(cast(nn.Module, inner), num_classes, chosen, own_classifier(inner, num_classes))
+        except BaseException:
+            vars(inner).update(before)
+            raise
         leave = getattr(inner, "reset_classifier", None)
-        if leave is not None:
+        if leave is not None and getattr(inner, "num_classes", None) != 0:
+            vars(inner).update(before)
             leave(0)
+            as_wide_as_its_head(inner)
         return _placed(model, model.backbone)
     path = check_classifier(inner, classifier, sample) if classifier else find_classifier(inner, num_classes, sample)
     tapped = TappedNetwork(inner, path)
@@ -179,11 +191,36 @@ def _placed(model: Model, network: nn.Module) -> Model:
     return model
 
 
+def assemble(recipe: Recipe, method: Method, network: Callable[[Recipe, Method], Model]) -> Model:
+    """The recipe's model under a method: one network, or the mean over members and views, each made by `network`."""
+    method = as_method(method)
+    if joined := parts(recipe, method):
+        models = [assemble(*part, network) for part in joined]
+        return average(Members(models, models[0].num_classes), models[0].num_classes, method)
+    if method.views is None:
+        return network(recipe, method)
+    inner = method.without("views", *(() if maps_networks(method) else ("posthoc",)))
+    model = assemble(recipe, inner, network)
+    flipped = "flip" in recipe.task.augment
+    return average(Viewed(model, method.views, flipped, model.num_classes), model.num_classes, method)
+
+
+def average(backbone: nn.Module, num_classes: int, method: Method) -> Model:
+    """A model of members: the mean of their probabilities, and the post-hoc map unless each of them has its own."""
+    posthoc = VANILLA.posthoc if maps_networks(method) else method.posthoc
+    mean = Method(method.name, head=Average(), posthoc=posthoc, views=method.views, join=method.join)
+    return _placed(Model(backbone, num_classes, mean.filled(VANILLA)), backbone)
+
+
 def build(recipe: Recipe, weights: bool = True) -> Model:
     """The recipe's model with fresh weights, drawn from torch's generator as it stands.
 
     `weights=False`: pretrained weights are not loaded, since others will replace them.
     """
+    return assemble(recipe, recipe.method, lambda each, method: _fresh(replace(each, method=method), weights))
+
+
+def _fresh(recipe: Recipe, weights: bool) -> Model:
     dataset = registry.dataset(recipe.task.dataset)
     backbone = registry.backbone(recipe.task.backbone, dataset.channels, weights)
     model = Model(backbone, dataset.num_classes, as_method(recipe.method))

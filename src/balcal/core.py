@@ -1,4 +1,4 @@
-"""The vocabulary: what a network returns, and the seven roles that a method may fill.
+"""The vocabulary: what a network returns, and the nine roles that a method may fill.
 
 Shape letters, here and everywhere: N samples, K classes, D features, B branches. One line trains everything:
 
@@ -26,18 +26,17 @@ Record = dict[str, Any]  # one line of a history: the numbers of one epoch
 class BalcalError(Exception):
     """A mistake that the user can correct; the message says how, in one sentence.
 
-    >>> check_labels(torch.tensor([0, 3]), num_classes=3, where="the data")
+    >>> raise BalcalError("label 3 is out of range: with 3 classes labels run from 0 to 2")
     Traceback (most recent call last):
-    balcal.core.BalcalError: label 3 in the data is out of range: with 3 classes labels run from 0 to 2
+    balcal.core.BalcalError: label 3 is out of range: with 3 classes labels run from 0 to 2
     """
 
 
 @dataclass(frozen=True, eq=False)
 class Outputs:
-    """What a head returns for a batch: logits of B branches, and their weights in the prediction and in the loss."""
+    """What a head returns for a batch: logits (B, N, K) of B branches, and their shares."""
 
     logits: Tensor
-    """(B, N, K)"""
     weights: Tensor
     """(B,): the branch's share of the prediction; they sum to one, or to more where logits are fused and sharpened"""
     loss_weights: Tensor
@@ -45,6 +44,8 @@ class Outputs:
     fusion: Fusion | None = "probs"
     """None: there is one branch, and it is the prediction already"""
     penalty: Tensor | float = 0.0
+    features: Tensor | None = None
+    """(N, D) that the head read, where there is a network"""
 
     @staticmethod
     def of(scores: Tensor) -> Outputs:
@@ -69,7 +70,7 @@ class Outputs:
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """Predictions of a trained model for a data set, and the true labels. Metrics are functions of this.
+    """Log-probabilities (N, K) of a trained model, and the true labels (N,). Metrics are functions of this.
 
     >>> found = Predictions(torch.tensor([[0.9, 0.1]]).log(), torch.tensor([0]))
     >>> len(found), found.probs
@@ -77,9 +78,7 @@ class Predictions:
     """
 
     log_probs: Tensor
-    """(N, K)"""
     labels: Tensor
-    """(N,) class indices"""
     role: str | None = None
     """which split these are of, where it is known: nothing may be fitted on `test`"""
 
@@ -126,15 +125,11 @@ class Head(nn.Module):
         self.register_buffer("weights", torch.tensor(weights, dtype=torch.float32))
         self.register_buffer("loss_weights", torch.tensor(weights, dtype=torch.float32))
         self.register_buffer("fuse_logits", torch.tensor(int(fusion == "logits"), dtype=torch.uint8))
-        self._fusion: Fusion = fusion
-
-    @property
-    def fusion(self) -> Fusion:
-        return self._fusion
+        self.fusion: Fusion = fusion
 
     def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *rest: Any) -> None:
         super()._load_from_state_dict(state_dict, prefix, *rest)
-        self._fusion = "logits" if bool(self.fuse_logits) else "probs"
+        self.fusion = "logits" if bool(self.fuse_logits) else "probs"
 
     def outputs(self, *logits: Tensor) -> Outputs:
         """Pack the branches' logits, at least in float32 whatever the network computed in."""
@@ -178,17 +173,12 @@ class Classifier(Protocol):
 
 
 class Loss(Protocol):
-    """(logits (N, K), labels (N,)) -> mean over samples, a scalar; in float32 at least."""
+    """(logits (N, K), labels (N,)) -> mean over samples, a scalar; in float32 at least.
+
+    One with an `idle_within` is plain cross-entropy where every logit lies in [-idle_within, idle_within].
+    """
 
     def __call__(self, logits: Tensor, labels: Tensor) -> Tensor: ...
-
-
-@runtime_checkable
-class IdleWithin(Protocol):
-    """A loss that is plain cross-entropy as long as every logit lies in [-idle_within, idle_within]."""
-
-    @property
-    def idle_within(self) -> float: ...
 
 
 class Mix(Protocol):
@@ -257,7 +247,6 @@ class Tally(Protocol):
     def start(self, model: Classifier) -> Sums: ...
     def add(self, sums: Sums, outputs: Outputs, labels: Tensor, weights: Tensor | None = None) -> None: ...
     def finish(self, sums: Sums, model: Classifier) -> Record: ...
-
     def idle(self, history: Sequence[Record]) -> str | None:
         """a sentence, if it had nothing to do in most epochs"""
 
@@ -275,6 +264,12 @@ class PostHoc(Protocol):
     """needs the branches: the fused log-probabilities are not enough"""
     as_they_are: ClassVar[bool] = False
     """a constant added to all scores of a row changes the result, so logits must not be large"""
+    reads_features: ClassVar[bool] = False
+    """needs the features too, and `learn` before `fit`"""
+
+    def learn(self, head: Head, outputs: Outputs, labels: Tensor) -> PostHoc:
+        """This role with what it has to know of a trained head and its training split; `fit` comes next."""
+        return self
 
     def identity(self, num_classes: int) -> nn.Module: ...
     def fit(
@@ -282,19 +277,23 @@ class PostHoc(Protocol):
     ) -> nn.Module: ...
 
 
+class Views(Protocol):
+    """(images (N, C, H, W), whether training flipped some) -> views of them; their mean probability is predicted."""
+
+    def __call__(self, images: Tensor, flipped: bool) -> Sequence[Tensor]: ...
+
+
+class Join(Protocol):
+    """Which runs are one model: those of `seeds`, of each some `epochs` (None: the one that it chooses)."""
+
+    @property
+    def posthoc(self) -> Literal["after", "before"]: ...
+    @property
+    def keep(self) -> int | None: ...
+    def seeds(self, seed: int) -> Sequence[int]: ...
+    def epochs(self, epochs: int) -> Sequence[int] | None: ...
+
+
 def at_least_float32(logits: Tensor) -> Tensor:
     """Half precision is too coarse for a loss; what is finer than float32 stays."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
-
-
-def check_labels(labels: Tensor, num_classes: int | None, where: str) -> None:
-    """Labels must be a list of whole numbers; from 0 to K-1, if K is given."""
-    if labels.is_floating_point() or labels.is_complex() or labels.ndim != 1:
-        raise BalcalError(f"labels in {where} must be a list of class indices, not {labels.dtype} {(*labels.shape,)}")
-    whole = labels.long()
-    if num_classes is None or not len(labels) or 0 <= whole.min() <= whole.max() < num_classes:
-        return
-    bad = int(whole[(whole < 0) | (whole >= num_classes)][0])
-    bad += 2**64 if bad < 0 and labels.dtype == torch.uint64 else 0
-    classes = f"with {num_classes} classes labels run from 0 to {num_classes - 1}"
-    raise BalcalError(f"label {bad} in {where} is out of range: {classes}")

@@ -117,9 +117,9 @@ class Model(nn.Module):
         kind = features.device.type
         with torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext():
             dtype = self.head.weights.dtype
-            outputs: Outputs = self.head(
-                features.to(dtype), feature_map.to(dtype) if self.method.head.needs_map else None
-            )
+            features = features.to(dtype)
+            outputs: Outputs = self.head(features, feature_map.to(dtype) if self.method.head.needs_map else None)
+            outputs = replace(outputs, features=features)
             if branches:
                 return outputs
             log_probs: Tensor = self.posthoc(outputs)

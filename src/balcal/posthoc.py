@@ -26,6 +26,7 @@ from balcal.data.loaders import LoaderBatches, Reading
 from balcal.evaluation.predict import fit_posthoc
 from balcal.methods.parts.held_out import check_size
 from balcal.metrics.inputs import read_logits, read_unlabelled
+from balcal.metrics.reading import read_labels
 from balcal.model import Model
 from balcal.runtime.values import as_tensor
 
@@ -71,14 +72,14 @@ class Calibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         X
             (N, K), or the one column of two classes (N,).
         y
-            (N,) class indices.
+            (N,) class indices, also as whole floats or digits as text; or one-hot rows (N, K).
         sample_weight
             (N,); a weight of 2 counts as two samples.
         groups
             (N,) names; samples of a group share a fold where the method cross-validates.
         """
         scores = self._scores(X)
-        labels = as_tensor(y, "the labels")
+        labels = read_labels(y, scores)
         given: dict[str, Tensor] = {}
         if sample_weight is not None:
             given["weights"] = as_tensor(sample_weight, "the sample weights")
@@ -138,27 +139,38 @@ class Calibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return scores if rows.logs else scores.log()
 
 
-def calibrate(model: Model, loader: Iterable[Any], method: str = "auto") -> Model:
+def calibrate(
+    model: Model,
+    loader: Iterable[Any],
+    method: str = "auto",
+    train_loader: Iterable[Any] | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> Model:
     """Fit a post-hoc method on held-out data and make it part of the model: `model(x)` is calibrated from now on.
 
     Parameters
     ----------
     model
-        Made by `balcal.wrap`, and trained.
+        Made by `balcal.wrap` or `balcal.join`, and trained.
     loader
         Held-out batches, as `balcal.fit` takes them.
     method
         The name of a post-hoc method; "auto" chooses by cross-validation.
+    train_loader
+        The training batches, not augmented, for a method that needs them (`laplace`).
+    settings
+        Of the method, by name.
 
-    >>> import balcal
-    >>> x = torch.randn(400, 3)
-    >>> model = balcal.wrap(torch.nn.Sequential(torch.nn.Linear(3, 3)), num_classes=3, method="vanilla")
-    >>> calibrate(model, [(x, x.argmax(1))], "ts").method.posthoc
-    TemperatureScaling(...)
+    >>> from balcal.build import wrap
+    >>> model = wrap(torch.nn.Linear(4, 3), 3, "vanilla")
+    >>> data = [(torch.randn(60, 4), torch.arange(60) % 3)]
+    >>> calibrate(model, data, "laplace", train_loader=data).posthoc
+    LaplaceMap(prior_precision=0.0001)
     """
     device = model.head.weights.device
     batches = LoaderBatches(loader, device, 0, Reading(model.num_classes))
-    spec = spec_of(method)
-    model.posthoc = fit_posthoc(model, spec, batches).to(device)
+    spec = spec_of(method, settings)
+    train = None if train_loader is None else LoaderBatches(train_loader, device, 0, Reading(model.num_classes))
+    model.posthoc = fit_posthoc(model, spec, batches, train).to(device)
     model.method = replace(model.method, posthoc=spec)
     return model

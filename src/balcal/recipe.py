@@ -8,13 +8,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Annotated, Any, Literal
 
-from balcal.core import BalcalError, BeforeEpoch, HeadSpec, IdleWithin, Loss, Mix, PostHoc, Record, Select, Tally
+from balcal import core
+from balcal.core import BalcalError, Record
 from balcal.runtime.provenance import fingerprint
 from balcal.runtime.values import SEED, above, at_least, check_settings, check_value, within
 
-ROLES = ("loss", "mix", "head", "before_epoch", "tally", "select", "posthoc")
-AFTER_TRAINING = ("select", "posthoc")
-"""Roles that come after training."""
+ROLES = ("loss", "mix", "head", "before_epoch", "tally", "select", "posthoc", "views", "join")
+AFTER_TRAINING = ("select", "posthoc", "views")
+"""Roles that come after training. `join` does too, but what is joined has a folder of its own."""
 
 SETTINGS = "settings"
 """What a method changes if it fills no role and only brings settings of the plan."""
@@ -37,13 +38,15 @@ class Method:
     """
 
     name: str = "vanilla"
-    loss: Loss = UNSET
-    mix: Mix = UNSET
-    head: HeadSpec = UNSET
-    before_epoch: BeforeEpoch = UNSET
-    tally: Tally | None = None
-    select: Select = UNSET
-    posthoc: PostHoc = UNSET
+    loss: core.Loss = UNSET
+    mix: core.Mix = UNSET
+    head: core.HeadSpec = UNSET
+    before_epoch: core.BeforeEpoch = UNSET
+    tally: core.Tally | None = None
+    select: core.Select = UNSET
+    posthoc: core.PostHoc = UNSET
+    views: core.Views | None = None
+    join: core.Join | None = None
     parent: str | None = None
     """the method whose finished run, of the same task and seed, this one starts from"""
     settings: Mapping[str, Any] = field(default_factory=dict, compare=False)
@@ -70,11 +73,7 @@ class Method:
 
     @property
     def changes(self) -> dict[str, str]:
-        """The roles that differ from plain training, and who changed each.
-
-        >>> Method("mine", loss=len).changes
-        {'loss': 'mine'}
-        """
+        """The roles that differ from plain training, and who changed each."""
         return dict(self.origin or ())
 
     @property
@@ -95,8 +94,8 @@ class Method:
         """
         if self.parent != THE_REST:
             return self.parent
-        mine = self.changes["parent"]
-        others = (name for role, name in self.changes.items() if role not in AFTER_TRAINING and name != mine)
+        mine, after = self.changes["parent"], (*AFTER_TRAINING, "join")
+        others = (name for role, name in self.changes.items() if role not in after and name != mine)
         return "+".join(dict.fromkeys(others)) or "vanilla"
 
     def __add__(self, other: Method) -> Method:
@@ -128,9 +127,10 @@ class Method:
 
     def remarks(self) -> list[str]:
         """One sentence for each combination of parts that has no effect."""
-        if not isinstance(self.loss, IdleWithin) or self.head is None or (self.tally and self.tally.moves_bounds):
+        idle: float | None = getattr(self.loss, "idle_within", None)
+        if idle is None or self.head is None or (self.tally and self.tally.moves_bounds):
             return []
-        idle, bounds = self.loss.idle_within, self.head.logit_bounds
+        bounds = self.head.logit_bounds
         return [
             f"`{self.changes['loss']}` has no effect on branch {number} of {len(bounds)}: logits stay within "
             f"±{bound:g} there, and up to ±{idle:g} its loss is plain cross-entropy"
@@ -140,18 +140,24 @@ class Method:
 
     def idle(self, history: Sequence[Record]) -> str | None:
         """A sentence, if the method had nothing to do in most epochs of a training."""
-        return self.tally.idle(history) if self.tally else None
+        return self.tally.idle(history) if self.tally and self.join is None else None
 
     def for_training(self) -> Method:
         """Without what is not part of training, so that `balcal+ts` finds the run of `balcal`.
 
         A method that changes training and brings its own `select` keeps it: which weights stay depends on it.
         """
-        trained = dict.fromkeys(name for role, name in self.changes.items() if role not in AFTER_TRAINING)
-        kept = [role for role, name in self.changes.items() if role != "posthoc" and name in trained]
-        origin = tuple((role, self.changes[role]) for role in kept)
-        without = {role: UNSET for role in AFTER_TRAINING if role not in kept}
-        return replace(self, name="+".join(trained) or "vanilla", origin=origin, **without)
+        after = AFTER_TRAINING if self.join is None else ("posthoc", "views")
+        trained = {name for role, name in self.changes.items() if role not in after}
+        kept = self.changes.get("select") in trained
+        return self.without("posthoc", "views", *(() if kept else ("select",)))
+
+    def without(self, *roles: str) -> Method:
+        """What is left if these roles are as in plain training."""
+        origin = tuple((role, name) for role, name in self.changes.items() if role not in roles)
+        mark = "".join(name for role, name in origin if role == "join" and name.endswith("*"))
+        name = "+".join(dict.fromkeys(name for _, name in origin if name != mark)) or "vanilla"
+        return replace(self, name=mark + name, origin=origin, **dict.fromkeys(roles, UNSET))
 
     def filled(self, defaults: Method) -> Method:
         """Every role filled: mine, or else the default's. What I change stays the same."""
@@ -291,4 +297,5 @@ class Recipe:
     def address(self) -> str:
         """Where the run of this recipe is stored: the same recipe finds the same run."""
         training = self.for_training()
-        return f"{self.task.folder}/{training.method.name}-seed{self.seed}-{fingerprint(training)}"
+        name = training.method.name.replace("*", "x")  # a shell would take the star for any letters
+        return f"{self.task.folder}/{name}-seed{self.seed}-{fingerprint(training)}"

@@ -18,6 +18,7 @@ from balcal.backbones.from_timm import PREFIX, from_timm
 from balcal.core import BalcalError
 from balcal.data.dataset import Dataset
 from balcal.data.own_images import is_own_images, own_images, own_task
+from balcal.methods.joining import Seeds
 from balcal.methods.vanilla import VANILLA
 from balcal.recipe import ROLES, THE_REST, Method, Recipe, Task
 from balcal.runtime.devices import best_precision
@@ -72,13 +73,30 @@ def _named(kind: str, what: str, name: str) -> Any:
 
 
 def method(name: str) -> Method:
-    """The method of this `name`, or several joined by `+`, with every role filled.
+    """The method of this `name`, or several joined by `+`, with every role filled; `5*` joins the runs of five seeds.
 
     >>> method("balcal+ts").changes
     {'head': 'balcal', 'tally': 'balcal', 'posthoc': 'ts'}
     """
-    parts: list[Method] = [_named("methods", "method", part.strip()) for part in name.split("+")]
-    return reduce(add, parts).filled(VANILLA)
+    count, parts = _split_name(name)
+    joined: Method = reduce(add, (_named("methods", "method", part) for part in parts))
+    if count is not None:
+        if joined.join is not None:
+            raise BalcalError(f"`{name}` would join twice: `{count}*` and `{joined.changes['join']}`; leave one out")
+        origin = (*joined.changes.items(), ("join", f"{count}*"))
+        joined = replace(joined, name=f"{count}*{joined.name}", join=Seeds(count), origin=origin)
+    return joined.filled(VANILLA)
+
+
+def _split_name(name: str) -> tuple[int | None, list[str]]:
+    """How many seeds are joined, if any, and the names between the `+`.
+
+    >>> _split_name("5*vanilla+ts"), _split_name("ts")
+    ((5, ['vanilla', 'ts']), (None, ['ts']))
+    """
+    count, star, rest = name.partition("*")
+    joins = bool(star) and count.strip().isdecimal()
+    return int(count) if joins else None, [part.strip() for part in (rest if joins else name).split("+")]
 
 
 def backbone(name: str, channels: int = 3, weights: bool = True) -> nn.Module:
@@ -103,10 +121,10 @@ def dataset(name: str) -> Dataset:
     return found
 
 
-def task(name: str) -> Task:
-    """A task by name; for the user's own data, a task made for it."""
+def task(name: str, scratch: bool = False) -> Task:
+    """A task by name; for the user's own data, a task made for it, from `scratch` or with a pretrained encoder."""
     if is_own_images(name):
-        return own_task(own_images(name))
+        return own_task(own_images(name), scratch)
     found: Task = _named("tasks", "task", name)
     return found
 
@@ -117,12 +135,14 @@ def recipe(task_name: str, method_name: str, seed: int = 0, overrides: Iterable[
     `plan` and `task` overrides hold for a parent's run as well; `parent.plan.epochs=9` is for the parent alone, and
     `parent.method=fl` starts from the run of `fl`. `plan.precision=auto` is settled here.
     """
-    made = Recipe(task(task_name), method(method_name), seed)
-    for part in map(str.strip, method_name.split("+")):
+    overrides = [text.strip() for text in overrides]
+    scratch = any(text.partition("=")[0].strip() in ("task.backbone", "backbone") for text in overrides)
+    made = Recipe(task(task_name, scratch), method(method_name), seed)
+    for part in _split_name(method_name)[1]:
         brought: Mapping[str, Any] = table("methods")[part].settings
         for path, value in {**brought, **made.task.tuned.get(part, {})}.items():
             made = override(made, path, value)
-    overrides = tuple(_in_full(made, text.strip()) for text in overrides)
+    overrides = tuple(_in_full(made, text) for text in overrides)
     for text in overrides:
         path, equals, value = text.partition("=")
         if not equals:
@@ -181,6 +201,8 @@ def _parent_of(child: Recipe) -> Recipe | None:
     name, changes = child.method.starts_from, child.method.changes
     if name is None:
         return None
+    if "*" in name:
+        raise BalcalError(f"`{name}` is the mean of several networks: a training starts from one, such as one of these")
     shared = {"plan", "task", *(role for role in changes if changes[role] in name.split("+"))}
     settings = [text for text in child.overrides if text.split(".")[0] in shared]
     alone = [text for text in child.overrides if text.startswith(FOR_PARENT)]

@@ -2,17 +2,16 @@
 
 checkpoints/state-e0015-s000000.*  everything needed to resume, while the run is trained
 checkpoints/finished.*.json        once it is finished: history, checksums of the weights, digests of the data
-checkpoints/weights-e0007.*.pt     the model after its best epoch
+checkpoints/weights-e0007.*.pt     the model after its best epoch; of a joined run, which runs are joined
 predictions/val.npz, test.npz      log_probs (N, K) and labels (N,), their split, and what they were made from
 predictions/shift-*, outside-*     the same for corrupted test images and for OOD sets, and energies
 predictions/test-branch0.npz, ...  predictions of each classifier by itself, where there are two
-metrics.json                       figures of the test predictions
-shift.json, ood.json, human.json   figures beyond the test split
+maps/laplace-e0007.*.pt            post-hoc maps that take a pass over the training images to fit
+metrics.json, shift.json, ...      figures of the test predictions, and beyond the test split
 recipe.json                        the recipe
 data.json                          size, digest and use of each split, and which images are in two of them
 history.jsonl                      one line per epoch, the same bits however often the run was interrupted
-log.txt, environment.json          when, where, with which versions
-seconds.json                       spent in the loop, one number for each session that was not killed
+log.txt, environment.json          when, where, with which versions; seconds.json: of each session that was not killed
 
 Every file under checkpoints has its checksum in its name. Whatever decides a result is read from there and nowhere
 else. Predictions and figures are used only if they say that they come from this recipe, these weights and these images.
@@ -59,7 +58,7 @@ class Run(Folder):
     """The folder of a recipe's training run."""
 
     def __init__(self, root: Path, recipe: Recipe, say: Callable[[str], None] = print) -> None:
-        self.recipe = recipe.for_training()
+        self.root, self.recipe = root, recipe.for_training()
         address = self.recipe.address()
         super().__init__(root / address, address.rpartition("-")[2], say)
 
@@ -165,7 +164,8 @@ class Run(Folder):
             for path in self.checkpoints.glob(pattern):
                 path.unlink(missing_ok=True)
         figures = [path for name in FigureFile for path in self.path.glob(f"{name}*.json")]
-        for path in (*self.path.glob("predictions/*.npz"), *figures, self.path / "history.jsonl"):
+        figures += [*self.path.glob("predictions/*.npz"), *self.path.glob("maps/*.pt"), self.path / "history.jsonl"]
+        for path in figures:
             path.unlink(missing_ok=True)
         self.seals = None
 
@@ -248,13 +248,15 @@ class Run(Folder):
 
     def write_figures(self, name: str, figures: Mapping[str, Any], method: Method, epoch: int) -> None:
         """Figures of the test split, or of images made from it, after a method's post-hoc map."""
-        made = self.made_from(name, epoch, posthoc=fingerprint(method.posthoc))
-        write_figures(self.path / f"{name}.json", figures, made)
+        write_figures(self.path / f"{name}.json", figures, self._made_after(name, method, epoch))
 
     def read_figures(self, name: str, method: Method, epoch: int) -> dict[str, Any] | None:
         """What `write_figures` wrote, or None."""
-        made = self.made_from(name, epoch, posthoc=fingerprint(method.posthoc))
-        return read_figures(self.path / f"{name}.json", made)
+        return read_figures(self.path / f"{name}.json", self._made_after(name, method, epoch))
+
+    def _made_after(self, name: str, method: Method, epoch: int) -> MadeFrom:
+        after = method.posthoc if method.views is None else [method.posthoc, method.views]
+        return self.made_from(name, epoch, posthoc=fingerprint(after))
 
 
 def _read_json(path: Path, kind: type = dict) -> Any:

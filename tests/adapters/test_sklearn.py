@@ -24,7 +24,7 @@ NOT_TO_BE_HAD = {
 
 
 @parametrize_with_checks(
-    [BalCALClassifier(epochs=20, hidden=(32,))], expected_failed_checks=lambda estimator: NOT_TO_BE_HAD
+    [BalCALClassifier(epochs=20, hidden=(32,), batch_size=64)], expected_failed_checks=lambda estimator: NOT_TO_BE_HAD
 )
 def test_the_checks_of_scikit_learn(estimator, check):
     check(estimator)

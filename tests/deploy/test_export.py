@@ -90,7 +90,7 @@ def test_onnx(run, test_split, tmp_path, capsys):
     )
     assert np.abs(np.load(tmp_path / "told.npy") - expected).max() <= 1e-5
     inside, beside = json.loads(told), json.loads((tmp_path / "digits.onnx.card.json").read_text())
-    assert inside == beside == {name: value for name, value in card.items() if name != "file"}
+    assert inside == beside == {name: value for name, value in card.items() if name not in ("file", "bytes")}
     assert "ECE, 15 bins" in (tmp_path / "digits.onnx.card.md").read_text()
     decides_as_python_does(run, file, images, card)
     probe = "import sys, balcal, numpy as np\np = balcal.load(sys.argv[1])\nprint(p.predict(np.load(sys.argv[2])[0]))\n"

@@ -22,7 +22,8 @@ LOSSES = ["ls", "fl", "flsd", "dualfocal", "mmce-w", "acls", "cpc", "mbls"]
 COMBINED = [*(f"balcal+{name}" for name in LOSSES), "balcal-k+mixup", "balcal+mit", "balcal+plp", "balcal+pcs"]
 ON_TOP = ["balcal-k+mixup+ts", "balcal+pcs+ts", "vtst+ts", "balcal-auto+mit+fl+plp+ts"]
 AFTERWARDS = [name for name, m in table("methods").items() if m.changes and set(m.changes) <= set(AFTER_TRAINING)]
-TRAINED = [*(name for name in table("methods") if name not in AFTERWARDS), *COMBINED]
+JOINED = [name for name, m in table("methods").items() if m.join is not None]
+TRAINED = [*(name for name in table("methods") if name not in (*AFTERWARDS, *JOINED)), *COMBINED]
 
 
 @contextmanager

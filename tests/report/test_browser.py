@@ -2,14 +2,18 @@
 
 import json
 import shutil
+from dataclasses import replace
+from importlib.resources import files
 
 import numpy as np
 import pytest
 import torch
 from page_samples import HOSTILE, balcal_run, hostile_story, small_arena
 
+from balcal.arena.tables import rows
 from balcal.evaluation.promises import held_out_and_test
 from balcal.report import write_report
+from balcal.report.arena import scatter
 from balcal.report.page import run_page
 from balcal.runs import Run
 
@@ -150,6 +154,23 @@ def test_a_phone_does_not_scroll_sideways(opened, run_report):
     assert box["x"] + box["width"] <= 360
 
 
+OUTSIDE = """() => [...document.querySelectorAll('.card')].flatMap(card => {
+  const room = card.getBoundingClientRect();
+  return [...card.querySelectorAll('text, figcaption, figcaption *')].filter(each => {
+    const box = each.getBoundingClientRect();
+    return !each.closest('.scroll') && box.width && (box.left < room.left || box.right > room.right);
+  }).map(each => each.textContent);
+})"""
+
+
+@pytest.mark.parametrize("width", [360, 500, 760])
+def test_captions_stay_inside_their_cards(opened, run_report, width):
+    page = opened(run_report, viewport={"width": width, "height": 900})
+    assert page.evaluate("document.querySelectorAll('.card text').length") > 50
+    assert page.evaluate(OUTSIDE) == []
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
 def test_print_leaves_the_controls_out(opened, run_report):
     page = opened(run_report, color_scheme="dark")
     page.emulate_media(media="print")
@@ -177,6 +198,33 @@ def test_an_arena_is_sorted_by_a_click(opened, tmp_path):
     head.press("Enter")
     assert [means[name] for name in names()] == sorted(means.values(), reverse=True)
     assert "accuracy" in point_at(page, page.locator(".point").first).inner_text()
+
+
+OVERLAPS = """() => {
+  const boxes = [...document.querySelectorAll('svg .label')].map(e => [e.textContent, e.getBoundingClientRect()]);
+  const dots = [...document.querySelectorAll('svg circle.entry')].map(e => ['a dot', e.getBoundingClientRect()]);
+  const meet = (a, b) => a.left < b.right && b.left < a.right && a.top + 2 < b.bottom && b.top + 2 < a.bottom;
+  return boxes.flatMap(([name, box], i) => [...boxes.slice(i + 1), ...dots]
+    .filter(([_, other]) => meet(box, other)).map(([other]) => name + ' on ' + other));
+}"""
+
+
+def test_names_in_the_scatter_do_not_collide(opened, tmp_path):
+    """Fourteen entries in a heap, and every one is named."""
+    _, result = small_arena()
+    row, rng = rows(result)[0], np.random.default_rng(0)
+    heap = []
+    for number in range(14):
+        at = {"accuracy": 0.8 + 0.004 * rng.random(), "ece": 0.05 + 0.004 * rng.random()}
+        columns = {name: replace(found, mean=at.get(name, found.mean)) for name, found in row.columns.items()}
+        heap.append(replace(row, entry=f"method-{number}+ts", columns=columns))
+    far = {name: replace(found, mean=0.5 if name == "accuracy" else 0.3) for name, found in row.columns.items()}
+    path = tmp_path / "scatter.html"
+    style = files("balcal.report").joinpath("templates", "style.css").read_text()
+    path.write_text(f"<style>{style}</style><main>{scatter([*heap, replace(row, entry='far', columns=far)])}</main>")
+    page = opened(path)
+    assert page.locator("svg .label").count() == 15
+    assert page.evaluate(OVERLAPS) == []
 
 
 def test_hostile_names_do_nothing(opened, tmp_path):

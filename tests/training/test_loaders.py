@@ -1,5 +1,6 @@
 """Somebody's loaders: what is wrong with them is said in a sentence, and never becomes a number."""
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -66,8 +67,9 @@ everywhere = pytest.mark.parametrize("use", USES.values(), ids=USES.keys())
         (SHORT, "the loader has ended after 4 of 8 batches: make len"),
         (LONG, "the loader gives more than 3 batches, which is its length"),
         ([*GOOD, (X[:5], Y[:4])], "batch 5.* has 5 images and 4 labels: each image needs one label"),
-        ([*GOOD, (X[:4], Y[:4].float())], r"must be a list of class indices, not torch.float32 \(4,\)"),
-        ([*GOOD, (X[:4], Y[:4, None])], r"must be a list of class indices, not torch.int64 \(4, 1\)"),
+        ([*GOOD, (X[:4], Y[:4] + 0.5)], r"must be a list of class indices, not torch.float32 \(4,\)"),
+        ([*GOOD, (X[:4], Y[:4, None, None])], r"must be a list of class indices, not torch.int64 \(4, 1, 1\)"),
+        ([*GOOD, (X[:2], ("cat", "dog"))], "labels in batch 5 must be class indices, not names like 'cat': let the"),
         ([*GOOD, (X[:4], Y[:4] * 1j)], "must be a list of class indices, not torch.complex64"),
         ([(X, Y, Y[:9])], "the third part of batch 1 must be the weights of its 64 samples"),
         ([(X, Y, X[:, 0])], "finite and none below 0"),
@@ -80,6 +82,13 @@ everywhere = pytest.mark.parametrize("use", USES.values(), ids=USES.keys())
 def test_a_loader_that_is_not_what_it_says(use, loader, words):
     with pytest.raises(BalcalError, match=words):
         use(loader)
+
+
+def test_labels_that_can_mean_only_one_thing_are_converted():
+    one_hot = nn.functional.one_hot(Y, 4)
+    texts = [str(int(y)) for y in Y]
+    for labels in (Y.float(), Y.double()[:, None], Y[:, None], one_hot, one_hot.float(), texts, np.array(texts)):
+        assert torch.equal(balcal.predict(wrapped(), [(X, labels)]).labels, Y)
 
 
 @pytest.mark.parametrize("use", ["fit", "fit, to validate", "retrofit", "retrofit, to validate", "end_epoch"])
@@ -136,7 +145,7 @@ def test_in_one_s_own_loop_batches_are_looked_at_too():
     for images, labels, words in [
         (X[:5], Y[:4], "this batch has 5 images and 4 labels"),
         (X[:0], Y[:0], "this batch is empty"),
-        (X[:4], Y[:4].float(), "must be a list of class indices"),
+        (X[:4], Y[:4] + 0.5, "must be a list of class indices"),
     ]:
         with pytest.raises(BalcalError, match=words):
             model.loss(images, labels)

@@ -48,6 +48,32 @@ def overfitted():
     return network.eval()
 
 
+@pytest.mark.parametrize("method", ["balcal-auto", "balcal+ts"])
+def test_a_weight_of_two_is_a_sample_twice(overfitted, method):
+    """In the loss, in gamma, in the temperature and in the verdicts; weights come by argument, in batches, by class."""
+    x, y = digits("train", 0.35)
+    x, y, times = x[:300], y[:300], 1 + (y[:300] < 3).long()
+    settings = {"method": method, "epochs": 3, "batch_size": 10_000, "tolerance": 1.0}
+    twice = loader(x.repeat_interleave(times, 0), y.repeat_interleave(times))
+    repeated = balcal.retrofit(overfitted, twice, twice, **settings)
+    weighted = [(x, y, times)]
+    results = [
+        balcal.retrofit(overfitted, weighted, weighted, **settings),
+        balcal.retrofit(overfitted, loader(x, y), weighted, sample_weight=times, **settings),
+        balcal.retrofit(overfitted, loader(x, y), [(x, y)], class_weight=[2.0] * 3 + [1.0] * 7, **settings),
+    ]
+    for result in results:
+        torch.testing.assert_close(result.model(x), repeated.model(x), atol=2e-4, rtol=1e-3)
+        assert result.history[-1]["gamma"] == pytest.approx(repeated.history[-1]["gamma"], abs=1e-4)
+        assert result.after.accuracy == pytest.approx(repeated.after.accuracy, abs=1e-6)
+        assert result.after.nll == pytest.approx(repeated.after.nll, abs=1e-4)
+        assert result.after.effective_samples is not None
+    plain = balcal.retrofit(overfitted, loader(x, y), loader(x, y), **settings)
+    assert not torch.allclose(plain.model(x), repeated.model(x), atol=2e-3)
+    soft = balcal.retrofit(overfitted, [(x, nn.functional.one_hot(y, 10) * 0.98 + 0.002)], [(x, y)], **settings)
+    assert soft.after.accuracy > 0.5
+
+
 def body(state, prefix=""):
     return {name: tensor.clone() for name, tensor in state.items() if name.startswith(prefix)}
 
@@ -76,7 +102,7 @@ def test_calibrates_keeps_accuracy_and_leaves_the_body_alone(overfitted):
 def test_features_are_those_of_the_body_in_use(overfitted):
     x, y = digits("val")
     model = balcal.wrap(deepcopy(overfitted).train(), 10, "balcal-auto+retrofit")
-    kept, labels = extract_features(model, FeatureBatches(x, y, 50))
+    kept, labels, _ = extract_features(model, FeatureBatches(x, y, 50))
     assert model.training, "modes are as they were"
     with torch.no_grad():
         expected = overfitted[:4](x)

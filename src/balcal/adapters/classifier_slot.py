@@ -16,11 +16,12 @@ from torch.nn import functional as F
 from balcal import registry
 from balcal.backbones.classifiers import find_classifier
 from balcal.build import as_method, posthoc_of, spec_of
-from balcal.core import BalcalError, Head, Outputs, Parent, Record, Split, Sums, Term, check_labels
+from balcal.core import BalcalError, Head, Outputs, Parent, Record, Split, Sums, Term
 from balcal.metrics.inputs import read
 from balcal.model import Model, finish_tally, in_float32, terms_loss
 from balcal.recipe import Method
 from balcal.runtime.devices import current_world
+from balcal.runtime.labels import check_labels
 from balcal.runtime.values import as_tensor
 
 POSSIBLE = {"loss", "head", "tally", "posthoc"}

@@ -36,6 +36,8 @@ from balcal.training.fit import fit_batches
 from balcal.training.optimise import plan_of
 from balcal.training.parents import FeatureBatches
 
+MOST, LEAST = 64, 8
+"""rows in a batch, unless a user says how many"""
 AT_ONCE = 4096
 """rows that are predicted in one batch"""
 
@@ -92,9 +94,10 @@ class BalCALClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     `backbone`: None for tables, a small network with `hidden` layers; an `nn.Module` classifier, copied for every fit;
     or the name of a backbone, for images (N, C, H, W). `validation_fraction` of the rows, drawn per class, is held
     out to choose the epoch, and to solve for gamma if the method does so on validation. If that leaves fewer than two
-    rows per class, nothing is held out. `settings` are further ones of a `Plan`, such as `{"clip": 1.0}`.
-    `class_weight`: "balanced", or weights by class. `epochs`, `batch_size`, `lr`, `weight_decay`: of the training, on
-    `device` ("cpu", "cuda", ...; None chooses).
+    rows per class, nothing is held out. `batch_size`: None for 64, or an eighth of the rows where they are few, so that
+    an epoch has steps enough. `settings` are further ones of a `Plan`, such as `{"clip": 1.0}`. `class_weight`:
+    "balanced", or weights by class. `epochs`, `lr`, `weight_decay`: of the training, on `device` ("cpu", "cuda", ...;
+    None chooses).
 
     A table may be a DataFrame with categories (text, bool, categorical columns) and missing values: categories become
     columns of 0 and 1, missing numbers the median and a column that says so. Sparse matrices are refused.
@@ -111,7 +114,7 @@ class BalCALClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         backbone: nn.Module | str | None = None,
         hidden: tuple[int, ...] = (64, 64),
         epochs: int = 40,
-        batch_size: int = 64,
+        batch_size: int | None = None,
         lr: float = 1e-2,
         weight_decay: float = 0.0,
         validation_fraction: float = 0.2,
@@ -152,7 +155,8 @@ class BalCALClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             seed_torch(seed, "weights")
             model = self._model(rows[train]).to(device)
         learn, check = (rows[part].to(device) for part in (train, val))
-        size = min(self.batch_size, len(train))
+        size = min(MOST, max(LEAST, len(train) // 8)) if self.batch_size is None else self.batch_size
+        size = min(size, len(train))
 
         def of(part: Tensor) -> Tensor | None:
             return None if weights is None else weights[part].to(device)

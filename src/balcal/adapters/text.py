@@ -47,7 +47,7 @@ class TextClassifier(BalCALClassifier):
         encoder: Callable[[Sequence[str]], Any] | None = None,
         hidden: tuple[int, ...] = (),
         epochs: int = 20,
-        batch_size: int = 128,
+        batch_size: int | None = 128,
         lr: float = 3e-3,
         weight_decay: float = 0.0,
         validation_fraction: float = 0.2,

@@ -1,6 +1,6 @@
 """Methods × seeds on one task: trained or found, evaluated with and without temperature scaling, compared.
 
-result = balcal.arena.run("digits", ["vanilla", "balcal"], seeds=3, jobs=2)
+result = balcal.arena.run("digits", ["vanilla", "balcal"], jobs=2)
 print(result.table("markdown"))
 """
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from balcal import registry
 from balcal.core import BalcalError
+from balcal.methods.joining import members
 from balcal.recipe import Method, Recipe
 
 SCALED = "ts"
@@ -162,11 +163,25 @@ def entry_name(method: Method) -> str:
     return "+".join([trained.name, *later])
 
 
+def needed(recipe: Recipe) -> tuple[Recipe, ...]:
+    """The runs that must be there before: the parent, or those that are joined."""
+    return members(recipe) or ((recipe.parent,) if recipe.parent else ())
+
+
 def lineage(recipe: Recipe) -> Iterator[Recipe]:
-    """The training runs behind a recipe: its parents, the first one first, then itself."""
-    if recipe.parent:
-        yield from lineage(recipe.parent)
+    """The runs behind a recipe: its parents, the first one first, those that it joins, then itself."""
+    for before in needed(recipe):
+        yield from lineage(before)
     yield recipe.for_training()
+
+
+def trainings(recipe: Recipe) -> int:
+    """How many trainings a recipe takes.
+
+    >>> [trainings(registry.recipe("digits", name)) for name in ("vanilla", "3*vanilla+ts", "2*tst", "snapshots")]
+    [1, 3, 4, 1]
+    """
+    return len({run.address() for run in lineage(recipe) if run.method.join is None})
 
 
 def path_of(setting: str) -> str:

@@ -63,6 +63,8 @@ class Cell:
     figures: Mapping[str, Any] | None = None
     """by name, of columns and more; fractions"""
     error: str | None = None
+    trainings: int = 1
+    """that it takes: of all runs that are joined, and of those that they start from"""
 
 
 @dataclass(frozen=True)
@@ -126,10 +128,12 @@ class Row:
     """that were evaluated"""
     asked: int
     """seeds that there should be"""
+    trainings: int
+    """that one prediction takes"""
     columns: Mapping[str, Summary]
 
     def as_dict(self) -> dict[str, Any]:
-        data = {name: getattr(self, name) for name in ("entry", "method", "posthoc", "seeds", "asked")}
+        data = {name: getattr(self, name) for name in ("entry", "method", "posthoc", "seeds", "asked", "trainings")}
         for each in self.columns.values():
             data |= dict(zip(each.column.floor or (), each.floor or (None, None), strict=False))
             data |= {each.column.interval: each.interval} if each.column.interval else {}

@@ -69,6 +69,12 @@ class ArenaResult:
         return [c for c in COLUMNS.values() if (c.name in self.chance if self.chance else c.compared is not None)]
 
     @property
+    def trainings(self) -> dict[str, int]:
+        """How many trainings a prediction of each entry takes; empty if all take one."""
+        found = {cell.entry: cell.trainings for cell in self.cells}
+        return found if max(found.values(), default=1) > 1 else {}
+
+    @property
     def failures(self) -> list[TrainingRun]:
         return [run for run in self.runs if run.status == "failed"]
 

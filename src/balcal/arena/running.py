@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from balcal.arena.columns import COLUMNS, Evaluation
-from balcal.arena.entries import REFERENCE, Contender, Contest, Search, Settings, choose, contest
+from balcal.arena.entries import REFERENCE, Contender, Contest, Search, Settings, choose, contest, trainings
 from balcal.arena.jobs import PATIENCE, JobSettings, Outcome, evaluate_entries
 from balcal.arena.records import Cell, TrainingRun
 from balcal.arena.result import ArenaResult
 from balcal.arena.schedule import Training, train_all
 from balcal.arena.workers import Workers, open_workers
 from balcal.core import BalcalError
+from balcal.methods.joining import members
 from balcal.metrics.over_seeds import Chance
 from balcal.recipe import Recipe
 from balcal.registry import task as find_task
@@ -28,7 +29,7 @@ from balcal.runtime.provenance import describe, fingerprint
 def run(
     task: str,
     methods: Sequence[str],
-    seeds: int | Iterable[int] = 3,
+    seeds: int | Iterable[int] = 5,
     *,
     settings: Iterable[str] = (),
     search: Iterable[str | Search] = (),
@@ -121,7 +122,13 @@ class Arena:
         self.recipes = self.asked.trainings()
 
     def train(self, quiet: bool = False) -> None:
-        trainings = [Training(recipe) for recipe in self.recipes]
+        keep = {
+            each.address(): recipe.method.join.keep
+            for recipe in self.recipes
+            if recipe.method.join
+            for each in members(recipe)
+        }
+        trainings = [Training(recipe, keep.get(recipe.address())) for recipe in self.recipes]
         self.outcomes |= train_all(trainings, self.where, self.workers, f"{self.asked.task} arena", quiet)
 
     def choose(self) -> None:
@@ -203,7 +210,7 @@ class Arena:
         recipe = self.asked.recipe(entry, seed, settings)
         posthoc = recipe.method.changes.get("posthoc")
         ended = {"error": found} if isinstance(found, str) else {"figures": found.figures}
-        return Cell(entry, contender.method, posthoc, seed, recipe.address(), **ended)
+        return Cell(entry, contender.method, posthoc, seed, recipe.address(), **ended, trainings=trainings(recipe))
 
     def _chance(self) -> dict[str, Chance]:
         """What comparisons need, by column, over the entries that have at least one evaluation."""

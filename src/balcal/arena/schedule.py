@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from balcal.arena.entries import lineage
+from balcal.arena.entries import lineage, needed
 from balcal.arena.jobs import JobSettings, Outcome, train
 from balcal.arena.workers import Workers, open_workers
 from balcal.core import BalcalError
@@ -93,10 +93,11 @@ def train_all(
         for wave in waves(trainings):
             ready = []
             for training in wave:
-                parent = training.recipe.parent
-                if parent and parent.address() in outcomes and outcomes[parent.address()].error:
-                    error = f"the run that it starts from, {parent.address()}, has failed"
-                    ended(training.recipe, Outcome(error=error))
+                before = [each.address() for each in needed(training.recipe)]
+                failed = [each for each in before if each in outcomes and outcomes[each].error]
+                if failed:
+                    what = "starts from" if training.recipe.parent else "joins"
+                    ended(training.recipe, Outcome(error=f"the run that it {what}, {failed[0]}, has failed"))
                 else:
                     ready.append(training)
             jobs = [(training.recipe, settings, training.keep) for training in ready]
@@ -115,7 +116,7 @@ class RunsProgress:
         self.runs, self.workers, self.quiet = list(runs), workers, quiet
         self.unfinished = {run.path: run for run in runs}
         self.before = {run.path: _epochs(run) for run in runs}
-        self.total = sum(run.recipe.task.plan.epochs for run in runs)
+        self.total = sum(map(_length, runs))
         self.ended = 0
         self.pace: dict[str, list[float]] = {}
         """seconds per epoch of each method, one number per run"""
@@ -155,7 +156,7 @@ class RunsProgress:
     def left(self) -> str:
         """Work still to do at the paces seen so far, shared among those who can work at once."""
         gone = time.monotonic() - self.started
-        todo = {path: run.recipe.task.plan.epochs - _epochs(run) for path, run in self.unfinished.items()}
+        todo = {path: _length(run) - _epochs(run) for path, run in self.unfinished.items()}
         if not todo:
             return "done"
         new = sum(_epochs(run) - self.before[run.path] for run in self.runs)
@@ -176,7 +177,7 @@ class RunsProgress:
                 self._say(f"{self.ended}/{len(self.runs)} runs, {epochs}, {self.left()}")
 
     def _epochs_now(self) -> int:
-        ended = sum(run.recipe.task.plan.epochs for run in self.runs if run.path not in self.unfinished)
+        ended = sum(_length(run) for run in self.runs if run.path not in self.unfinished)
         return ended + sum(_epochs(run) for run in list(self.unfinished.values()))
 
     def _show(self) -> None:
@@ -192,6 +193,11 @@ def name_of(recipe: Recipe) -> str:
     """A run in a few words, with the settings that were changed."""
     changed = f" ({', '.join(recipe.overrides)})" if recipe.overrides else ""
     return f"{recipe.for_training().method} seed {recipe.seed}{changed}"
+
+
+def _length(run: Run) -> int:
+    """Epochs to train; what is joined has one line in its history."""
+    return run.recipe.task.plan.epochs if run.recipe.method.join is None else 1
 
 
 def _epochs(run: Run) -> int:

@@ -13,12 +13,15 @@ from statistics import mean, stdev
 from typing import Any, cast
 
 from balcal.arena.columns import Column, Judgement, ResampledBins
+from balcal.arena.headline import headline
 from balcal.arena.records import Difference, Row, Summary
 from balcal.arena.result import ArenaResult, Format
 from balcal.core import BalcalError
 from balcal.runtime.names import as_code, in_latex, in_markdown, plain, unknown
 
 EMPTY = "—"
+TIED = "≈"
+"""stands after a mean that cannot be told from the best"""
 Named = Callable[[str], str]
 
 
@@ -34,7 +37,8 @@ def rows(result: ArenaResult) -> list[Row]:
             name: _summary(result, entry, column, there, against.get(entry, {}).get(name), best[name].get(entry))
             for name, column in ((column.name, column) for column in result.columns)
         }
-        made.append(Row(entry, cells[0].method, cells[0].posthoc, len(there), len(cells), columns))
+        of, after = cells[0].method, cells[0].posthoc
+        made.append(Row(entry, of, after, len(there), len(cells), cells[0].trainings, columns))
     return made
 
 
@@ -81,6 +85,7 @@ class Markup:
     plus_minus: str
     bold: Callable[[str], str]
     mark: Callable[[Judgement], str]
+    tied: str = TIED
     empty: str = EMPTY
 
     def grid(self, result: ArenaResult) -> list[list[str]]:
@@ -89,7 +94,7 @@ class Markup:
         for column in result.columns:
             unit = self.percent if column.percent else ""
             titles += [column.title + unit, f"floor{unit}"] if column.floor else [column.title + unit]
-        lines = [titles]
+        lines = [titles + ["trainings"] * bool(result.trainings)]
         for row in rows(result):
             left = f" ({row.seeds} of {row.asked} seeds)" if row.seeds < row.asked else ""
             lines.append([self.name(row.entry) + left])
@@ -97,6 +102,7 @@ class Markup:
                 lines[-1].append(self.cell(found, bold=row.asked > 1))
                 if found.column.floor:
                     lines[-1].append(self.empty if found.floor is None else found.column.shown(found.floor[0]))
+            lines[-1] += [str(row.trainings)] * bool(result.trainings)
         return lines
 
     def cell(self, found: Summary, bold: bool) -> str:
@@ -104,7 +110,8 @@ class Markup:
         if found.mean is None:
             return self.empty
         text = shown(found.mean) + (f" {self.plus_minus} {shown(found.std)}" if found.std is not None else "")
-        text = self.bold(text) if found.ties_best and bold else text
+        if found.ties_best and bold:
+            text = self.bold(text) if found.best else text + self.tied
         text += f" {found.column.between(found.interval)}" if found.interval else ""
         mark = self.mark(found.against.judgement) if found.against else ""
         return f"{text} {mark}" if mark else text
@@ -123,13 +130,15 @@ LATEX = Markup(
     plus_minus=r"$\pm$",
     bold=lambda text: rf"\textbf{{{text}}}",
     mark=lambda judgement: f"$^{{{judgement.latex}}}$" if judgement.latex else "",
+    tied=r"$^{\approx}$",
     empty="---",
 )
 
 
 def markdown(result: ArenaResult) -> str:
     titles, *lines = ["| " + " | ".join(line) + " |" for line in MARKDOWN.grid(result)]
-    return "\n".join([titles, "|" + "---|" * (titles.count(" | ") + 1), *lines, "", *legend(result)])
+    answer = f"{in_markdown(headline(result, rows(result)))}."
+    return "\n".join([titles, "|" + "---|" * (titles.count(" | ") + 1), *lines, "", answer, *legend(result)])
 
 
 def latex(result: ArenaResult) -> str:
@@ -164,8 +173,13 @@ def legend(result: ArenaResult, name: Named = as_code, text: Named = in_markdown
         lines.append(
             f"Against {reference}, paired over seeds and images: ▲ better, ▼ worse, = a tie, ≡ no image tells "
             f"them apart; at the 5 % level, in each column corrected (Holm) for {others} comparisons. Bold: the best "
-            f"mean, and all that tie with it (Holm over all {others * (others + 1) // 2} pairs, as the best one was "
-            "picked afterwards)."
+            f"mean; {TIED} cannot be told from it (Holm over all {others * (others + 1) // 2} pairs, as the best one "
+            "was picked afterwards)."
+        )
+    if any("*" in entry for entry in result.entries) and seeds > 1:
+        lines.append(
+            "trainings: of all runs behind a prediction. Joined runs of neighbouring seeds share members, so their "
+            "deviation over seeds is smaller than that of independent ones."
         )
     lines += [_search_sentence(search, name, text) for search in result.searches]
     return lines + _found_otherwise(result)
@@ -208,7 +222,7 @@ def per_entry(result: ArenaResult) -> str:
     """CSV, a line per entry: fractions."""
     lines = []
     for row in rows(result):
-        line = {name: getattr(row, name) for name in ("entry", "method", "posthoc", "seeds", "asked")}
+        line = {name: getattr(row, name) for name in ("entry", "method", "posthoc", "seeds", "asked", "trainings")}
         for name, found in row.columns.items():
             line |= {name: found.mean, f"{name}_std": found.std}
             line |= found.column.in_csv(found.interval, found.floor)

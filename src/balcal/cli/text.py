@@ -78,7 +78,7 @@ def print_method(name: str, as_json: bool) -> None:
         say("  changes nothing")
     for remark in found.remarks():
         say(f"\n  {remark}")
-    homes = [registry.home("methods", owner) for owner in found.changes.values()]
+    homes = [registry.home("methods", owner) for owner in found.changes.values() if not owner.endswith("*")]
     homes += [sys.modules[type(getattr(found, role)).__module__] for role in found.changes if role in ROLES]
     for module in dict.fromkeys(homes):
         say(f"\n{module.__doc__}")
@@ -167,9 +167,11 @@ def print_figures(figures: RunFigures, as_json: bool, beyond: BeyondFigures | No
     from balcal.metrics.verdict import Verdict
 
     if as_json:
-        print_json({**figures, **(beyond or {})})
+        print_json({**figures, "epoch": figures["epoch"] + 1, **(beyond or {})})  # counted from 1, as in the text
         return
-    say(f"{figures['task']} {figures['method']} seed {figures['seed']}, epoch {figures['epoch'] + 1} chosen")
+    joined = figures.get("members")
+    which = f"{len(joined)} predictions joined" if joined else f"epoch {figures['epoch'] + 1} chosen"
+    say(f"{figures['task']} {figures['method']} seed {figures['seed']}, {which}")
     say(Verdict.of(figures["test"]))
     for comparison in (figures.get("against_uncalibrated"), figures.get("against_parent")):
         if comparison is not None:

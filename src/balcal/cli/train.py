@@ -37,10 +37,13 @@ def train(
 ) -> None:
     """Train a method on a task; resume it if it was interrupted; do nothing if it is finished."""
     from balcal import registry
+    from balcal.data.own_images import encoder_hint
     from balcal.training.fit import train_recipe
 
     settings = [*(set_ or []), *(["plan.precision=bf16"] if bf16 else []), *(["plan.compile=true"] if compile else [])]
     recipe = registry.recipe(task, method, seed, settings)
+    if not quiet and (hint := encoder_hint(recipe.task)):
+        say(f"balcal: {plain(hint)}", file=sys.stderr)
     figures = train_recipe(recipe, out, device, quiet, save_every, track or (), keep_epochs)
     if figures is not None:
         print_figures(figures, json)

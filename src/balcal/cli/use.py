@@ -117,13 +117,17 @@ def report(
     ] = "ts",
     labels: Labels = None,
     kind: Kind = None,
+    classes: Annotated[
+        str | None, typer.Option(help="Names of the classes: a,b,c or a text file with a name in each line.")
+    ] = None,
     offline: Offline = False,
     json: Json = False,
 ) -> None:
-    """Write one HTML page about a run or an arena; it needs no other file and no network."""
+    """Write one HTML page about a run, an arena or predictions; it needs no other file and no network."""
+    from balcal.evaluation.prediction_files import read_names
     from balcal.report import write_report
 
-    written = write_report(source, out, method, labels, kind)
+    written = write_report(source, out, method, labels, kind, read_names(classes) if classes else None)
     say(_json.dumps(written, indent=2) if json else f"report: {written['report']} ({written['bytes'] / 1000:,.0f} kB)")
 
 
@@ -146,7 +150,11 @@ def export(
     from balcal.deploy.export import export_run
 
     card = export_run(run, to, out, method, most, accuracy, sets)
-    say(_json.dumps(card, indent=2) if json else f"{render_card(card)}\nfile: {card['file']}")
+    say(
+        _json.dumps(card, indent=2)
+        if json
+        else f"{render_card(card)}\nfile: {card['file']} ({card['bytes'] / 1e6:,.1f} MB)"
+    )
 
 
 @app.command()
@@ -161,6 +169,28 @@ def data(
 
     stock = take_stock(name, out) if name else stock_list()
     say(_json.dumps(stock, indent=2, ensure_ascii=False) if json else render_stock(stock))
+
+
+@app.command()
+def verdict(
+    predictions: Annotated[str, typer.Argument(help="FILE.npz (probs, log_probs or logits, and labels), or a run.")],
+    details: Annotated[
+        bool, typer.Option("--details", help="Tests of perfect calibration, and what NLL and Brier are made of.")
+    ] = False,
+    matters: Annotated[float, typer.Option(help="The smallest gap of confidence and accuracy that matters.")] = 0.03,
+    labels: Labels = None,
+    kind: Kind = None,
+    json: Json = False,
+) -> None:
+    """What predictions are worth: accuracy, ECE with interval and noise floor, and one sentence."""
+    from balcal.evaluation.prediction_files import read_source
+    from balcal.metrics.verdict import verdict as judge
+    from balcal.report.content import recalibrations
+
+    read = read_source(predictions, labels, kind)
+    more = recalibrations(*read.rows.whole().shape) if details else None
+    found = judge(**read.named(), matters=matters, details=details, recalibrate=more)
+    say(_json.dumps(found.as_dict() | {"sentence": found.sentence()}, indent=2) if json else found)
 
 
 @app.command()

@@ -30,6 +30,7 @@ HUNDRED = (
     "snail snake spider squirrel streetcar sunflower sweet_pepper table tank telephone television tiger tractor train "
     "trout tulip turtle wardrobe whale willow_tree wolf woman worm"
 )
+NORTHCUTT = "Northcutt et al., 2021"
 TEXTURES = (
     "banded", "blotchy", "braided", "bubbly", "bumpy", "chequered", "cobwebbed", "cracked", "crosshatched",
     "crystalline",
@@ -85,6 +86,7 @@ CIFAR10 = Dataset(
     augment="crop+flip",
     ood=("svhn", "cifar100", "textures"),
     votes=partial(soft_labels, known_files.CIFAR10H),
+    wrong_labels=(0.0054, NORTHCUTT),
 )
 
 
@@ -103,6 +105,7 @@ def _cifar10n(name: str, wrong: str) -> Dataset:
         augment=CIFAR10.augment,
         ood=CIFAR10.ood,
         votes=CIFAR10.votes,
+        wrong_labels=CIFAR10.wrong_labels,
     )
 
 
@@ -154,6 +157,7 @@ DATASETS = {
             source="https://www.cs.toronto.edu/~kriz/cifar.html",
             augment="crop+flip",
             ood=("svhn", "cifar10", "textures"),
+            wrong_labels=(0.0585, NORTHCUTT),
         ),
         Dataset(
             "svhn",
@@ -193,6 +197,7 @@ DATASETS = {
             source="https://image-net.org (ILSVRC 2012)",
             augment="crop+flip",
             names=_synsets,
+            wrong_labels=(0.0583, NORTHCUTT),
         ),
         Dataset(
             "textures",

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from balcal.core import BalcalError, check_labels
+from balcal.core import BalcalError
 from balcal.data.corruptions import CORRUPTIONS
 from balcal.data.locate import StoredFiles
+from balcal.runtime.labels import check_labels
 from balcal.runtime.randomness import generator
 
 
@@ -142,6 +143,8 @@ class Dataset:
     """people's labels of the test images, (N, K) shares"""
     names: Callable[[], tuple[str, ...]] | None = None
     """names of the classes, if only the files have them"""
+    wrong_labels: tuple[float, str] | None = None
+    """share of the test labels that are known to be wrong, and who says so"""
 
     @property
     def num_classes(self) -> int:

@@ -24,7 +24,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from balcal.core import BalcalError
-from balcal.runtime.files import new_folder, sweep_abandoned
+from balcal.runtime.files import cache_folder, new_folder, sweep_abandoned
 from balcal.runtime.names import plain
 
 DATA, CACHE, OFFLINE = "BALCAL_DATA", "BALCAL_CACHE", "BALCAL_OFFLINE"
@@ -52,13 +52,8 @@ DAMAGED = (
 """what reading a damaged archive raises"""
 
 
-def cache() -> Path:
-    """The folder that we write to: BALCAL_CACHE, or the platform's cache folder."""
-    if named := os.environ.get(CACHE):
-        return Path(named).expanduser()
-    import pooch
-
-    return Path(pooch.os_cache("balcal"))
+cache = cache_folder
+"""BALCAL_CACHE, or the platform's cache folder"""
 
 
 def data_folders() -> list[Path]:

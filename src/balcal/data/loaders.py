@@ -15,8 +15,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from balcal.core import BalcalError, check_labels
+from balcal.core import BalcalError
 from balcal.data.targets import Labels, Weighted, soft_labels
+from balcal.runtime.labels import check_labels
 from balcal.runtime.randomness import seed_torch
 
 LABELS = ("labels", "label", "target", "targets", "y")
@@ -98,17 +99,12 @@ class Reading:
         try:
             labels = torch.as_tensor(y)
         except (TypeError, ValueError, RuntimeError):
-            raise BalcalError(
-                f"the loader must give pairs (images, labels): the labels of {where} are no numbers"
-            ) from None
+            labels = _from_text(y, where)
         k = self.num_classes
-        if (
-            k == 2
-            and labels.ndim in (1, 2)
-            and labels.numel() == len(labels)
-            and bool(((labels == 0) | (labels == 1)).all())
-        ):
-            return labels.flatten().long()  # as BCEWithLogitsLoss has them
+        if labels.ndim == 2 and labels.shape[1] == 1:
+            labels = labels[:, 0]
+        if labels.is_floating_point() and labels.ndim == 1 and bool((labels == labels.round()).all()):
+            labels = labels.clamp(-(2.0**53), 2.0**53).long()  # whole numbers, as tables read from CSV have them
         if k is not None and labels.ndim == 2 and labels.shape[1] == k and labels.shape[1] > 1:
             return soft_labels(labels, where)
         check_labels(labels, None, where)
@@ -116,6 +112,21 @@ class Reading:
 
 
 PLAIN = Reading()
+
+
+def _from_text(y: Any, where: str) -> Tensor:
+    """Digits as text are class indices. Names are refused: only the user knows their order."""
+    words = list(y) if isinstance(y, list | tuple) or hasattr(y, "tolist") else []
+    strange = next((word for word in words if not isinstance(word, str)), None)
+    if not words or strange is not None:
+        raise BalcalError(f"the loader must give pairs (images, labels): the labels of {where} are no numbers")
+    name = next((word for word in words if not (word.isascii() and word.isdigit() and len(word) < 16)), None)
+    if name is not None:
+        raise BalcalError(
+            f"labels in {where} must be class indices, not names like {str(name)!r:.40}: let the data set return "
+            "classes.index(name), with `classes` in an order of yours"
+        )
+    return torch.tensor([int(word) for word in words])
 
 
 def _weights(weights: Any, count: int, where: str) -> Tensor:

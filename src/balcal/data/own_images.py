@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from balcal.backbones import encoders
 from balcal.core import BalcalError
 from balcal.data.dataset import Dataset, ImageSet, Parts, check_split, split_off
 from balcal.data.decoding import open_image
@@ -35,6 +36,8 @@ ARRAYS = (("x_train", "y_train", "x_test", "y_test"), ("train_images", "train_la
 """names of arrays in a file with a test part"""
 VAL_SHARE = 0.15
 """of the training images, held out for validation"""
+FEW, LARGE = 5_000, 96
+"""training images, and pixels per side: a network from scratch learns little from so few that are so large"""
 
 
 def is_own_images(name: str) -> bool:
@@ -181,9 +184,46 @@ def _split(whole: ImageSet, num_classes: int) -> Parts:
     return split_off(whole, round(TEST_SHARE * len(whole)), num_classes, SPLIT_SEED)
 
 
-def own_task(dataset: Dataset) -> Task:
-    """The task for a user's own images: a moderate network and a plan that suits most; `--set` changes any of it."""
+def few_and_large(dataset: Dataset) -> bool:
+    """Whether a folder without a size in its name has few images, whose shorter side has many pixels."""
+    kind, _, path = dataset.name.partition(":")
+    if kind != "folder" or dataset.sizes[0] > FEW or not Path(path).is_dir():
+        return False
+    inside = Path(path) / "train"
+    first = labelled_files(inside if inside.is_dir() else Path(path))[:: max(1, dataset.sizes[0] // 20)]
+    sides = []
+    for file, _ in first:
+        with open_image(file) as image:
+            sides.append(min(image.size))
+    return sorted(sides)[len(sides) // 2] >= LARGE
+
+
+def encoder_hint(task: Task) -> str:
+    """What to tell the user about a pretrained encoder; empty, if there is nothing to tell."""
+    if not is_own_images(task.dataset) or encoders.installed() or not few_and_large(own_images(task.dataset)):
+        return ""
+    return (
+        "few and large images: a pretrained encoder would learn more from them than this network from scratch: "
+        f"{encoders.INSTALL} (or --set task.backbone=timm:NAME@pretrained with timm)"
+    )
+
+
+def own_task(dataset: Dataset, scratch: bool = False) -> Task:
+    """The task for a user's own images: a moderate network and a plan that suits most; `--set` changes any of it.
+
+    Few and large images go through a frozen, pretrained encoder, if one is installed, unless `scratch` is asked for.
+    """
     count = dataset.sizes[0]
+    if not scratch and encoders.installed() and few_and_large(dataset):
+        return Task(
+            dataset.name,
+            dataset=f"{dataset.name}@{encoders.SIDE}",
+            backbone=encoders.ENCODER,
+            plan=Plan(epochs=30, batch_size=min(64, max(2, count // 8)), optimiser="adam", lr=1e-3, schedule="cosine"),
+            val_size=max(1, round(VAL_SHARE * count)),
+            pixels="half",
+            about=f"{count:,} + {dataset.sizes[1]:,} images from {dataset.source}, on a frozen pretrained encoder",
+        )
     return Task(
         dataset.name,
         dataset=dataset.name,

@@ -9,7 +9,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from balcal.core import BalcalError, Loss, Outputs, Sums, Tally, check_labels
+from balcal.core import BalcalError, Loss, Outputs, Sums, Tally
+from balcal.runtime.labels import check_labels
 
 
 @dataclass(frozen=True, eq=False)

@@ -147,7 +147,7 @@ def _export(
     write_atomic(file, format.pack(made, card))
     write_atomic(file.with_name(f"{file.name}.card.json"), (json.dumps(card, indent=2) + "\n").encode())
     write_atomic(file.with_name(f"{file.name}.card.md"), render_card(card).encode())
-    return card | {"file": str(file)}
+    return card | {"file": str(file), "bytes": file.stat().st_size}
 
 
 def verified(predictor: Predictor, images: NDArray[np.uint8], expected: NDArray[Any]) -> dict[str, Any]:

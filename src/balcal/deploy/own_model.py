@@ -194,7 +194,7 @@ def export(
     _write(file, _packed(file.suffix, graph, made))
     _write(file.with_name(f"{file.name}.card.json"), (json.dumps(made, indent=2) + "\n").encode())
     _write(file.with_name(f"{file.name}.card.md"), str(made).encode())
-    return made | {"file": str(file)}
+    return made | {"file": str(file), "bytes": file.stat().st_size}
 
 
 @contextmanager

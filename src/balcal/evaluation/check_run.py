@@ -11,6 +11,7 @@ from typing import Any
 from balcal.core import BalcalError
 from balcal.data.splits import manifest
 from balcal.evaluation.judge import load_splits
+from balcal.evaluation.members import members_of
 from balcal.runs import FINISHED, Run
 from balcal.runtime.files import load_sealed, read_sealed, seal_in_name
 from balcal.runtime.provenance import FigureFile, Finished, PredictionFile, read_predictions, read_sealed_figures
@@ -61,6 +62,7 @@ def check_run(path: Path) -> Checked:
     checks = [_states(run, ended), _weights(run, ended), _debris(run)]
     if ended:
         checks += [_data(run, ended, checked), _predictions(run, ended), _figures(run, ended), _for_people(run, ended)]
+        checks.append(_members(run))
     for each in checks:
         found = list(each)
         checked.files += len(found)
@@ -114,6 +116,15 @@ def _weights(run: Run, ended: Finished | None) -> Iterator[Finding | None]:
             continue
         kept = ended is None or ended.weights.get(int(path.name[9:13])) == seal_in_name(path)
         yield None if kept else Finding(path.name, "is not among the weights that the run kept", "move it away")
+
+
+def _members(run: Run) -> Iterator[Finding | None]:
+    """Of a joined run, the runs that it consists of."""
+    try:
+        yield from (None for _ in members_of(run, run.recipe.method))
+    except BalcalError as error:
+        what, _, mend = str(error).partition(": ")
+        yield Finding("a member", what, mend or TRAIN)
 
 
 def _debris(run: Run) -> Iterator[Finding | None]:

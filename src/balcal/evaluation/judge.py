@@ -9,21 +9,24 @@ import torch
 from torch import nn
 
 from balcal import registry
-from balcal.build import as_method, build
+from balcal.build import as_method, assemble, build
 from balcal.core import BalcalError, Outputs, Predictions
 from balcal.data.batches import MemoryBatches, Pixels
 from balcal.data.dataset import ImageSet, Splits, check_split, keep, split_off
 from balcal.data.splits import manifest
+from balcal.evaluation.kept_maps import kept_map
+from balcal.evaluation.members import mean_of, members_of, run_of
 from balcal.evaluation.predict import fit_posthoc, predict_batches
+from balcal.methods.joining import maps_networks
 from balcal.methods.parts.fitted_map import explained
 from balcal.metrics.comparison import compare
 from balcal.metrics.summary import summary
 from balcal.metrics.verdict import verdict
 from balcal.model import Model
-from balcal.recipe import Method, Task
+from balcal.recipe import Method, Recipe, Task
 from balcal.runs import Run
 from balcal.runtime.devices import pick_device
-from balcal.runtime.provenance import FigureFile, describe
+from balcal.runtime.provenance import FigureFile, describe, fingerprint
 from balcal.runtime.provenance import PredictionFile as File
 from balcal.runtime.randomness import own_randomness
 
@@ -38,6 +41,8 @@ class RunFigures(TypedDict):
     posthoc: dict[str, Any]
     dials: dict[str, float]
     """gamma and beta of the chosen epoch, where the method has them"""
+    members: NotRequired[list[str]]
+    """the runs that are joined, with the epoch of each"""
     fusion: str
     test: dict[str, Any]
     """a `Verdict`"""
@@ -63,7 +68,15 @@ def load(path: str | Path, posthoc: str | None = None, device: str | None = None
 
 
 def load_chosen(run: Run, method: Method, device: torch.device) -> Model:
-    """The model with the weights of the epoch that the method chooses; its post-hoc map is not fitted."""
+    """The model with the weights of the epoch that the method chooses; its post-hoc map is not fitted.
+
+    Of a joined run, the mean of its members.
+    """
+    members_of(run, method)  # an error, if they are not what was joined
+    return assemble(run.recipe, method, lambda recipe, each: _network(run_of(run, recipe), each, device)).to(device)
+
+
+def _network(run: Run, method: Method, device: torch.device) -> Model:
     model = build(run.recipe, weights=False).to(device)
     weights = run.load_weights(as_method(method).select(run.ending().history))
     try:
@@ -117,6 +130,8 @@ def _evaluate(run: Run, method: Method, device: torch.device) -> RunFigures:
         "data": run.data(),
         "run": str(run.path),
     }
+    if found := members_of(run, method):
+        figures["members"] = [f"{each.recipe.address()} epoch {_epoch(each, how) + 1}" for each, how in found]
     if "posthoc" in method.changes:
         names = (run.recipe.method.name, run.recipe.method.name + after)
         figures["against_uncalibrated"] = compare(before, test, names).as_dict()
@@ -125,6 +140,10 @@ def _evaluate(run: Run, method: Method, device: torch.device) -> RunFigures:
     stored = {name: value for name, value in figures.items() if name != "run"}
     run.write_figures(f"{FigureFile.METRICS}{after}", stored, method, epoch)
     return figures
+
+
+def _epoch(run: Run, method: Method) -> int:
+    return as_method(method).select(run.ending().history)
 
 
 def added_by(run: Run, method: Method) -> str:
@@ -148,11 +167,28 @@ def _state(fitted: nn.Module) -> dict[str, Any]:
 
 
 def calibrated_model(run: Run, method: Method, device: torch.device) -> tuple[Model, Splits]:
-    """The chosen model with its post-hoc map fitted on the calibration split."""
-    model, splits = load_chosen(run, method, device), load_splits(run.recipe.task)
+    """The chosen model with its post-hoc map fitted on the calibration split: to the mean, or to each network."""
+    method, splits = as_method(method), load_splits(run.recipe.task)
     run.check_data(manifest(splits))
-    model.posthoc = fit_posthoc(model, method.posthoc, batches_of(run, splits.calibrate, device)).to(device)
-    return model, splits
+    held_out, train = (batches_of(run, part, device) for part in (splits.calibrate, splits.train))
+
+    def mapped(model: Model) -> Model:
+        model.posthoc = fit_posthoc(model, method.posthoc, held_out, train).to(device)
+        return model
+
+    def network(recipe: Recipe, each: Method) -> Model:
+        member = run_of(run, recipe)
+        model = _network(member, each, device)
+        if not method.posthoc.reads_features:
+            return mapped(model)
+        empty = method.posthoc.identity(model.num_classes)
+        model.posthoc = kept_map(member, each, empty, lambda: mapped(model).posthoc).to(device)
+        return model
+
+    if maps_networks(method):
+        members_of(run, method)
+        return assemble(run.recipe, method, network), splits
+    return mapped(load_chosen(run, method, device)), splits
 
 
 def calibrated_predictions(
@@ -160,7 +196,10 @@ def calibrated_predictions(
 ) -> tuple[nn.Module, Predictions, Predictions]:
     """(the fitted map, test predictions after it, and before it)."""
     held_out, test = predictions_of(run, method, device)
-    if method.posthoc.reads_branches:
+    if maps_networks(method):
+        if parts := members_of(run, method):
+            found = [calibrated_predictions(*part, device) for part in parts]
+            return nn.ModuleList([fitted for fitted, _, _ in found]), mean_of([after for _, after, _ in found]), test
         model, splits = calibrated_model(run, method, device)
         return model.posthoc, predict_batches(model, batches_of(run, splits.test, device), role="test"), test
     held_out = held_out.for_fitting()
@@ -173,21 +212,26 @@ def predictions_of(run: Run, method: Method, device: torch.device) -> tuple[Pred
     history = run.ending().history
     epoch, usual = (as_method(m).select(history) for m in (method, run.recipe.method))
     names = (File.CALIBRATE if run.recipe.task.calibrate_size else File.VAL, File.TEST)
-    stems = [name if epoch == usual else f"{name}{File.at(epoch)}" for name in names]
+    suffix = ("" if epoch == usual else File.at(epoch)) + File.seen(method.changes.get("views"))
+    stems = [f"{name}{suffix}" for name in names]
+    seen = "" if method.views is None else fingerprint(method.views)
     made = [
-        run.made_from(stem, epoch, data=run.ending().digest(role))
+        run.made_from(stem, epoch, data=run.ending().digest(role), posthoc=seen)
         for stem, role in zip(stems, ("calibrate", "test"), strict=True)
     ]
     kept = [run.load_predictions(stem, expected) for stem, expected in zip(stems, made, strict=True)]
+    parts = members_of(run, method)
     if kept[0] is not None and kept[1] is not None:
         return kept[0], kept[1]
-    model = load_chosen(run, method, device)
-    splits = load_splits(run.recipe.task)
-    run.check_data(manifest(splits))
-    held_out, test = (
-        predict_batches(model, batches_of(run, part, device), role=role)
-        for part, role in ((splits.calibrate, "calibrate"), (splits.test, "test"))
-    )
+    if parts:
+        held_out, test = map(mean_of, zip(*(predictions_of(*part, device) for part in parts), strict=True))
+    else:
+        model, splits = load_chosen(run, method, device), load_splits(run.recipe.task)
+        run.check_data(manifest(splits))
+        held_out, test = (
+            predict_batches(model, batches_of(run, part, device), role=role)
+            for part, role in ((splits.calibrate, "calibrate"), (splits.test, "test"))
+        )
     for stem, predictions, expected in zip(stems, (held_out, test), made, strict=True):
         run.save_predictions(stem, predictions, expected)
     return held_out, test
@@ -197,8 +241,10 @@ def predictions_of(run: Run, method: Method, device: torch.device) -> tuple[Pred
 def branch_predictions(run: Run, device: torch.device) -> list[Predictions]:
     """Test predictions of each branch of the chosen model by itself; an empty list if there is only one branch.
 
-    Read from the run, or computed once and kept.
+    Read from the run, or computed once and kept. Of a joined run these are its members.
     """
+    if parts := members_of(run, as_method(run.recipe.method)):
+        return [predictions_of(*part, device)[1] for part in parts]
     model = load_chosen(run, run.recipe.method, device).eval()
     count = len(model.head.weights)
     if count == 1:

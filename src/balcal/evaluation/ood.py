@@ -1,7 +1,9 @@
 """Out-of-distribution detection: a run's test split against other data sets, one at a time.
 
 Scores, higher for in-distribution images: `confidence` (the largest probability), `entropy` (its negative) and, where
-the model has logits (one classifier, or fused logits), `energy` (their log-sum-exp, before any post-hoc map).
+the model has logits (one classifier, or fused logits), `energy` (their log-sum-exp, before any post-hoc map). A joined
+run has two more: `mutual_information` (its negative: how much the members' predictions differ) and `disagreement` (its
+negative: the share of pairs of members that name different classes).
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from balcal.core import BalcalError, Predictions
 from balcal.data.dataset import ImageSet
 from balcal.data.own_images import is_own_images
 from balcal.data.splits import digest
+from balcal.evaluation.members import disagreement, mutual_information
 from balcal.evaluation.other_images import RunPredictor
 from balcal.metrics.bootstrap import percentile
 from balcal.metrics.detection import DETECTION_METRICS, detection_draws
@@ -143,8 +146,11 @@ def _detection(test: Scores, ood: Scores, stem: str) -> OodSet:
 def _scores(predictor: RunPredictor, name: str, images: Callable[[], ImageSet], predictions: Predictions) -> Scores:
     rows = read(None, predictions.log_probs, predictions.labels)
     scores = {"confidence": rows.top().conf, "entropy": -entropies(rows)}
-    energies = predictor.energies(name, images)
-    return scores if energies is None else scores | {"energy": energies}
+    energies, members = predictor.energies(name, images), predictor.of_members(name, images)
+    scores |= {} if energies is None else {"energy": energies}
+    if members is not None:
+        scores |= {"mutual_information": -mutual_information(members), "disagreement": -disagreement(members)}
+    return scores
 
 
 def fitted_to(part: ImageSet, like: ImageSet) -> ImageSet:

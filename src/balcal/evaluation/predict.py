@@ -105,13 +105,33 @@ def predict_batches(model: Model, batches: Batches, posthoc: bool = True, role: 
 
 
 @torch.no_grad()
-def fit_posthoc(model: Model, spec: PostHoc, batches: Batches) -> nn.Module:
-    """Fit a post-hoc map on held-out batches, weighted if they are. Branches are kept for a role that reads them."""
+def fit_posthoc(model: Model, spec: PostHoc, batches: Batches, train: Batches | None = None) -> nn.Module:
+    """Fit a post-hoc map on held-out batches, weighted if they are. Branches are kept for a role that reads them.
+
+    A role that reads features sees the training batches first.
+    """
+    if spec.reads_features:
+        if train is None:
+            raise BalcalError("this post-hoc method also needs the training data: pass train_loader=")
+        outputs, labels = _seen(model, spec, train)
+        if any(isinstance(each, Weighted) for each in labels):
+            raise BalcalError("this post-hoc method takes class indices that count the same, not weighted samples")
+        spec = spec.learn(model.head, outputs, torch.cat([each.cpu() for each in labels]))  # type: ignore[misc]
+    whole, labels = _seen(model, spec, batches)
+    if not any(isinstance(each, Weighted) for each in labels):
+        return spec.fit(whole, torch.cat([each.cpu() for each in labels]))  # type: ignore[misc]
+    row, label, weight = _rows(labels)
+    features = None if whole.features is None else whole.features[row]
+    return spec.fit(replace(whole, logits=whole.logits[:, row], features=features), label, weight)
+
+
+def _seen(model: Model, spec: PostHoc, batches: Batches) -> tuple[Outputs, list[Labels]]:
+    """What a post-hoc role reads of all batches."""
     kept: list[tuple[Outputs, Labels]] = []
     with evaluating(model), own_randomness():
         for x, y in batches.epoch(0):
             outputs: Outputs = model(x, branches=True)
-            if not spec.reads_branches:
+            if not (spec.reads_branches or spec.reads_features):
                 outputs = Outputs.of(outputs.log_probs().float())
             kept.append((outputs, y))
     if not kept:
@@ -121,12 +141,15 @@ def fit_posthoc(model: Model, spec: PostHoc, batches: Batches) -> nn.Module:
         sample = int(logits.isnan().any(2).any(0).nonzero()[0])
         raise BalcalError(f"the prediction for sample {sample} is NaN: its input has NaN or infinite values")
     first = kept[0][0]
-    whole = replace(first, logits=logits, weights=first.weights.cpu(), loss_weights=first.loss_weights.cpu())
-    labels = [y for _, y in kept]
-    if not any(isinstance(each, Weighted) for each in labels):
-        return spec.fit(whole, torch.cat([each.cpu() for each in labels]))  # type: ignore[misc]
-    row, label, weight = _rows(labels)
-    return spec.fit(replace(whole, logits=logits[:, row]), label, weight)
+    features = [outputs.features for outputs, _ in kept if outputs.features is not None]
+    whole = replace(
+        first,
+        logits=logits,
+        weights=first.weights.cpu(),
+        loss_weights=first.loss_weights.cpu(),
+        features=torch.cat(features).cpu() if spec.reads_features else None,
+    )
+    return whole, [y for _, y in kept]
 
 
 def _rows(labels: Sequence[Labels]) -> tuple[Tensor, Tensor, Tensor]:

@@ -42,13 +42,16 @@ class Arrays:
 def read_arrays(source: str, labels: str | None = None, kind: str | None = None) -> Arrays:
     """Read predictions from a file.
 
-    `FILE.npz` holds an array probs, log_probs or logits, and labels; `FILE.npz:ARRAY` takes one array of it. `FILE.csv`
-    has a column `label`, with class indices or names, and a column for each class, called by its name. `labels` names
-    another file or array, `kind` says what an array is whose name does not.
+    `FILE.npz` holds an array probs, log_probs or logits, and labels; `FILE.npz:ARRAY` takes one array of it. An array
+    `classes` has the names of the classes, in order; then labels may be names. `FILE.csv` has a column `label`, with
+    class indices or names, and a column for each class, called by its name. `labels` names another file or array,
+    `kind` says what an array is whose name does not.
     """
     if kind is not None and kind not in KINDS:
         raise BalcalError(f"--as must be one of {', '.join(KINDS)}, not `{kind}`")
     found = _read_csv(Path(source)) if source.endswith(".csv") else _read_npz(source)
+    if "classes" in found:
+        found["class names"] = _names(found.pop("classes"), source)
     if labels is not None:
         found["labels"] = read_array(labels, "labels")
     kinds = [name for name in KINDS if name in found]
@@ -63,8 +66,11 @@ def read_arrays(source: str, labels: str | None = None, kind: str | None = None)
     if "labels" not in found:
         raise BalcalError(f"{source} has no array `labels`: name their file with --labels FILE.npz:ARRAY")
     try:
-        rows = _rows(kinds[0], found[kinds[0]], found["labels"])
-        return Arrays(rows, _role(found.get("role")), found.get("class names"))
+        names = found.get("class names")
+        rows = _rows(kinds[0], found[kinds[0]], _indices(found["labels"], names))
+        if names is not None and len(names) != rows.num_classes:
+            raise BalcalError(f"there are {len(names)} names in `classes` for {rows.num_classes} classes")
+        return Arrays(rows, _role(found.get("role")), names)
     except BalcalError as error:
         raise BalcalError(f"{source}: {error}") from None
 
@@ -74,6 +80,27 @@ def _rows(kind: str, table: Any, labels: Any) -> Rows:
     if kind == "logits":
         return read(None, read_logits(table).log_softmax(1), labels)
     return read(table if kind == "probs" else None, table if kind == "log_probs" else None, labels)
+
+
+def _indices(labels: Any, names: list[str] | None) -> Any:
+    """Labels by name become class indices, where the file has the names."""
+    if names is None or not isinstance(labels, np.ndarray) or labels.dtype.kind != "U" or labels.ndim != 1:
+        return labels
+    place = {name: k for k, name in enumerate(names)}
+    strange = next((word for word in labels.tolist() if word not in place), None)
+    if strange is not None:
+        raise BalcalError(f"the label `{strange}` is none of the names in `classes`")
+    return np.array([place[word] for word in labels.tolist()], dtype=np.int64)
+
+
+def _names(array: Any, source: str) -> list[str] | None:
+    """The array `classes` as names. Numbers would be ambiguous, as labels are numbers too; 0, 1, 2, ... say nothing."""
+    if np.array_equal(array, np.arange(array.size)):
+        return None
+    names: list[str] = array.tolist() if array.ndim == 1 and array.dtype.kind == "U" else []
+    if not names or len(set(names)) != len(names):
+        raise BalcalError(f"{source}: `classes` must be the names of the classes as text, each once, in order")
+    return names
 
 
 def _role(array: Any) -> str | None:
@@ -102,15 +129,28 @@ def _read_npz(source: str) -> dict[str, Any]:
         return arrays
     if name not in arrays:
         raise BalcalError(f"{path} has no array `{name}`, it has: {', '.join(sorted(arrays))}")
-    return {name if name in KINDS else UNNAMED: arrays[name]}
+    return {name if name in KINDS else UNNAMED: arrays[name]} | {k: arrays[k] for k in ("classes",) if k in arrays}
 
 
 def read_array(source: str, name: str) -> Any:
     """The array of this name, or the only one in the file."""
-    arrays = _read_npz(source)
+    arrays = {key: array for key, array in _read_npz(source).items() if key != "classes" or source.endswith(":classes")}
     if name in arrays or len(arrays) == 1:
         return arrays.get(name, next(iter(arrays.values())))
     raise BalcalError(f"{source} holds {', '.join(sorted(arrays))}: say which are the {name}, {source}:NAME")
+
+
+def read_names(given: str) -> list[str]:
+    """Names of classes, joined by commas, or from a text file with one in each line."""
+    if not os.path.isfile(given):
+        return [name.strip() for name in given.split(",")]
+    try:
+        lines = Path(given).read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, ValueError):
+        raise BalcalError(
+            f"cannot read {given}: it must be a text file with the name of a class in each line"
+        ) from None
+    return [line.strip() for line in lines if line.strip()]
 
 
 def _read_csv(path: Path) -> dict[str, Any]:
@@ -142,7 +182,7 @@ def _read_csv(path: Path) -> dict[str, Any]:
             raise BalcalError(
                 f"{path} has the label `{strange}`, which is no class index and no column's name"
             ) from None
-    return {UNNAMED: table, "labels": labels, "class names": None if _in_order(names) else names}
+    return {UNNAMED: table, "labels": labels, "class names": None if _in_order(names) or len(names) < 2 else names}
 
 
 def _in_order(names: list[str]) -> bool:

@@ -11,7 +11,9 @@ from balcal.build import as_method
 from balcal.core import BalcalError, Outputs, Predictions
 from balcal.decisions import PredictionSets, SetReport, Threshold, prediction_sets, threshold
 from balcal.evaluation.judge import batches_of, calibrated_model, predictions_of
+from balcal.evaluation.members import mean_of, members_of
 from balcal.evaluation.predict import predict_batches
+from balcal.methods.joining import maps_networks
 from balcal.metrics.exact import clopper_pearson
 from balcal.metrics.inputs import read_predictions
 from balcal.recipe import Method
@@ -93,7 +95,11 @@ def promises_of(
 def held_out_and_test(run: Run, method: Method, device: torch.device) -> tuple[Predictions, Predictions]:
     """(calibration, test) predictions after the method's post-hoc map, which is fitted on the calibration split."""
     method = as_method(method)
-    if method.posthoc.reads_branches:
+    if maps_networks(method):
+        if parts := members_of(run, method):
+            found = zip(*(held_out_and_test(*part, device) for part in parts), strict=True)
+            held_out, test = map(mean_of, found)
+            return held_out, test
         model, splits = calibrated_model(run, method, device)
         held_out, test = (
             predict_batches(model, batches_of(run, part, device), role=role)

@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from balcal.core import BalcalError, at_least_float32, check_labels
+from balcal.core import BalcalError, at_least_float32
+from balcal.runtime.labels import check_labels
 from balcal.runtime.values import as_tensor
 
 Kind = Literal["probs", "log_probs", "logits"]

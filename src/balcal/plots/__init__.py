@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from balcal.plots.arena import differences as differences
+    from balcal.plots.ensembles import budget as budget
     from balcal.plots.features import cam as cam
     from balcal.plots.features import tsne as tsne
     from balcal.plots.predictions import class_calibration as class_calibration
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from balcal.plots.training import loss_curve as loss_curve
 
 _HOMES = {
+    "budget": "ensembles",
     "cam": "features",
     "class_calibration": "predictions",
     "confidence_histogram": "predictions",

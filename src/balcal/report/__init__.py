@@ -18,10 +18,11 @@ def write_report(
     posthoc: str = "ts",
     labels: str | None = None,
     kind: str | None = None,
+    classes: Sequence[str] | None = None,
 ) -> dict[str, Any]:
     """Write the page of a run's folder, of an arena's FILE.json or of a file with predictions; says where it is.
 
-    `labels` and `kind` are for files with predictions: see `read_arrays`.
+    `labels`, `kind` and `classes` are for files with predictions: see `read_arrays`.
     """
     from balcal.arena.result import ArenaResult
     from balcal.evaluation.prediction_files import read_arrays
@@ -37,7 +38,8 @@ def write_report(
         page, place = arena_page(ArenaResult.load(path)), path.with_suffix(".html")
     elif os.path.exists(str(path).partition(".npz:")[0] + (".npz" if ".npz:" in str(path) else "")):
         read = read_arrays(str(path), labels, kind)
-        page = run_page(content_of_predictions(read.predictions(), path.name, read.classes))
+        names = read.classes if classes is None else classes
+        page = run_page(content_of_predictions(read.predictions(), path.name, names, str(path)))
         place = Path(str(path).replace(":", "-")).with_suffix(".html")
     else:
         raise BalcalError(f"{path} is neither a run's folder nor a file: name one that `balcal train` printed")
@@ -77,7 +79,7 @@ def report(
     from balcal.report.page import run_page, write_page
 
     if isinstance(source, str | Path):
-        return Path(write_report(source, None if out == "report.html" else out)["report"])
+        return Path(write_report(source, None if out == "report.html" else out, classes=classes)["report"])
     if isinstance(source, Model):
         if loader is None:
             raise BalcalError("the report of a model needs a loader with test data: balcal.report(model, loader)")
@@ -86,8 +88,6 @@ def report(
         title = name or "predictions"
     if not isinstance(source, Predictions):
         raise BalcalError(f"a report is of predictions, a model or a path, not of a {type(source).__name__}")
-    if classes is not None and len(classes) != source.log_probs.shape[1]:
-        raise BalcalError(f"there are {len(classes)} names for {source.log_probs.shape[1]} classes")
     write_page(run_page(content_of_predictions(source, title, classes)), Path(out))
     return Path(out)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,15 +14,16 @@ from scipy.stats import rankdata
 from balcal import registry
 from balcal.arena.columns import CHART, COLUMNS, Judgement
 from balcal.arena.entries import SCALED
+from balcal.arena.headline import headline
 from balcal.arena.records import Row, Summary
 from balcal.arena.result import ArenaResult
-from balcal.arena.tables import legend, rows
+from balcal.arena.tables import TIED, legend, rows
 from balcal.core import BalcalError, Predictions
 from balcal.evaluation.judge import calibrated_predictions
 from balcal.plots.numbers import finite, reliability_table
 from balcal.report import predictions as charts
 from balcal.report.page import render
-from balcal.report.svg import Frame, group, pct, ticks, whole
+from balcal.report.svg import Frame, group, pct, tag, ticks, whole
 from balcal.runs import Run
 from balcal.runtime.devices import pick_device
 
@@ -40,6 +41,8 @@ class CellText:
     """shown to whoever points at it"""
     judgement: Judgement = Judgement.NONE
     leads: bool = False
+    tied: str = ""
+    """a sign, where it ties with the best"""
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,7 @@ class TableRow:
     """seeds that failed"""
     cells: list[CellText]
     """of columns, and of noise floors beside them"""
+    trainings: int
 
 
 @dataclass(frozen=True)
@@ -99,53 +103,13 @@ def arena_page(result: ArenaResult, runs: Path | None = None) -> str:
     )
 
 
-def headline(result: ArenaResult, table: Sequence[Row]) -> str:
-    """Who is worse calibrated than the best, who cannot be told from it, and how many seeds could tell."""
-    best = result.best("ece")
-    if best is None:
-        return "No entry has all its seeds"
-    if len(result.seeds) == 1:
-        return f"{best} has the lowest ECE; one seed cannot say whether that is chance"
-    columns = {row.entry: row.columns["ece"] for row in table if row.entry != best}
-    tied = [name for name, found in columns.items() if found.ties_best]
-    worse = [name for name, found in columns.items() if not found.ties_best and found.mean is not None]
-    if not tied:
-        return f"{best} is better calibrated than all others"
-    seeds = f"with {len(result.seeds)} seeds{_seeds_to_tell(table, best, tied)}"
-    if not worse:
-        return f"None of the {len(table)} can be told from the best, {best}, {seeds}"
-    names = ", ".join(worse[:4]) + (f" and {len(worse) - 4} more" if len(worse) > 4 else "")
-    rest = "the other one" if len(tied) == 1 else f"the other {len(tied)}"
-    return f"{names} {'is' if len(worse) == 1 else 'are'} worse than {best}; {rest} cannot be told from it {seeds}"
-
-
-def _seeds_to_tell(table: Sequence[Row], best: str, tied: Sequence[str]) -> str:
-    """How many seeds would tell a difference of one point in ECE in four of five arenas, by the spread of these.
-
-    (1.96 + 0.84)^2 var / 0.01^2, var being that of the seed-by-seed differences to the best, their median over ties.
-    """
-    values = {row.entry: row.columns["ece"].values for row in table}
-    spreads = []
-    for name in tied:
-        apart = [a - b for a, b in zip(values[name], values[best], strict=True) if a is not None and b is not None]
-        if len(apart) > 1:
-            spreads.append(float(np.var(apart, ddof=1)))
-    if not spreads:
-        return ""
-    needed = max(2, math.ceil(2.8**2 * float(np.median(spreads)) / 0.01**2))
-    if needed > 1000:
-        return ""
-    seeds = len(values[best])
-    return "" if needed <= seeds else f"; {needed} would tell a difference of 1 point"
-
-
 def _table_row(row: Row, reference: str) -> TableRow:
     cells = []
     for found in row.columns.values():
         cells.append(_cell(row, found, reference))
         if found.column.floor:
             cells.append(_floor(found))
-    return TableRow(row.entry, row.asked - row.seeds, cells)
+    return TableRow(row.entry, row.asked - row.seeds, cells, row.trainings)
 
 
 def _floor(found: Summary) -> CellText:
@@ -183,7 +147,8 @@ def _cell(row: Row, found: Summary, reference: str) -> CellText:
         sort=found.mean,
         tip="\n".join(tip),
         judgement=judgement,
-        leads=found.ties_best and row.asked > 1,
+        leads=found.best and found.ties_best and row.asked > 1,
+        tied=TIED if found.ties_best and not found.best and row.asked > 1 else "",
     )
 
 
@@ -214,21 +179,22 @@ def scatter(table: Sequence[Row]) -> Markup:
     for entry, p in points.items():
         if (scaled := points.get(f"{entry}+{SCALED}")) is not None:
             drawn.append(frame.rule((p.x, scaled.x), (p.y, scaled.y), "path"))
-    labels = _Labels(frame)
+    labels, names = _Labels(frame, points.values()), list[Markup]()
     for entry, p in sorted(points.items(), key=lambda item: item[1].y):
         tip = f"{entry}\n{across.title} {pct(p.x, 2)} ± {p.dx * 100:.2f}\n{up.title} {pct(p.y, 2)} ± {p.dy * 100:.2f}"
         shapes = [
             frame.rule((p.x - p.dx, p.x + p.dx), (p.y, p.y), "error"),
             frame.rule((p.x, p.x), (max(p.y - p.dy, 0.0), p.y + p.dy), "error"),
             frame.dot(p.x, p.y, f"entry {'scaled' if p.posthoc else 'plain'}", 6),
-            labels.put(p.x, p.y, entry),
         ]
         drawn.append(group(*shapes, class_="point", data_tip=tip))
+        names.append(group(labels.put(p.x, p.y, entry), class_="point", data_tip=tip))
     return frame.picture(
         "Accuracy against ECE",
-        frame.up(ticks(0, top), whole),
+        frame.up(ticks(0, top), whole, up.title),
         frame.across(ticks(*frame.x, 7), whole, across.title),
         *drawn,
+        *names,  # above all lines
     )
 
 
@@ -240,21 +206,44 @@ def _point(row: Row) -> Point | None:
 
 
 class _Labels:
-    """Names beside their points, each where it covers no other; left out where there is no room."""
+    """Names beside their points, or further away with a line to them, where they cover no point and no other name."""
 
-    def __init__(self, frame: Frame) -> None:
-        self.frame, self.taken = frame, list[tuple[float, float, float, float]]()
+    def __init__(self, frame: Frame, points: Iterable[Point]) -> None:
+        self.frame = frame
+        self.taken = [(x - 6, y - 6, x + 6, y + 6) for x, y in ((frame.px(p.x), frame.py(p.y)) for p in points)]
 
     def put(self, x: float, y: float, name: str) -> Markup:
-        left, middle, width = self.frame.px(x), self.frame.py(y), 7.0 * len(name)
-        for dx, dy, anchor in ((11, 4, "start"), (-11, 4, "end"), (0, -11, "middle"), (0, 20, "middle")):
+        """Empty, if there is no room."""
+        left, middle, width = self.frame.px(x), self.frame.py(y), 7.6 * len(name)
+        for dx, dy, anchor in _PLACES:
             start = left + dx - {"start": 0, "end": width, "middle": width / 2}[anchor]
-            box = (start, middle + dy - 11, start + width, middle + dy + 3)
-            inside = box[0] > self.frame.left and box[2] < self.frame.width and box[3] < self.frame.py(0)
-            if inside and not any(_overlap(box, other) for other in self.taken):
-                self.taken += [box, (left - 6, middle - 6, left + 6, middle + 6)]
-                return self.frame.word(left + dx, middle + dy, name, "label", text_anchor=anchor)
+            box = (start, middle + dy - 13, start + width, middle + dy + 5)
+            across = self.frame.left < box[0] and box[2] < self.frame.width
+            if (
+                across
+                and box[1] > 0
+                and box[3] < self.frame.py(0)
+                and not any(_overlap(box, other) for other in self.taken)
+            ):
+                self.taken.append(box)
+                word = self.frame.word(left + dx, middle + dy, name, "label", text_anchor=anchor)
+                if max(abs(dx), abs(dy)) <= 20:
+                    return word
+                end = {"x2": left + dx, "y2": middle + dy - 4}
+                return tag("line", x1=left, y1=middle, **end, class_="lead-line") + word
         return Markup("")
+
+
+def _places() -> Iterator[tuple[float, float, str]]:
+    """Where a name may stand, from its point: the nearest first."""
+    yield from ((11, 4, "start"), (-11, 4, "end"), (0, -11, "middle"), (0, 20, "middle"))
+    for away in range(24, 150, 14):
+        for angle in (-30, 30, -150, 150, -60, 60, -120, 120, -10, 10, -170, 170):
+            dx, dy = away * math.cos(math.radians(angle)), away * math.sin(math.radians(angle))
+            yield dx, dy + 4, "start" if dx > 0 else "end"
+
+
+_PLACES = tuple(_places())
 
 
 def _overlap(a: tuple[float, float, float, float], b: tuple[float, float, float, float]) -> bool:

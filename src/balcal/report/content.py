@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
@@ -16,9 +17,11 @@ from torch import Tensor, nn
 from balcal import registry
 from balcal.build import as_method, spec_of
 from balcal.core import BalcalError, Outputs, Predictions, Record
-from balcal.data.dataset import ImageSet
+from balcal.data.dataset import Dataset, ImageSet
 from balcal.evaluation.judge import branch_predictions, calibrated_predictions, load_splits
+from balcal.evaluation.members import members_of
 from balcal.evaluation.promises import held_out_and_test
+from balcal.methods.joining import maps_networks
 from balcal.methods.parts.fitted_map import explained
 from balcal.methods.vanilla import Identity
 from balcal.metrics.decomposition import Map, Recalibrate
@@ -92,19 +95,35 @@ class Content:
     """that trains the same run"""
     notes: list[str] = field(default_factory=list)
     """what could not be shown, and why"""
+    source: str = ""
+    """the file that the predictions are from, as one types it"""
+    wrong_labels: str = ""
+    """what is known about wrong test labels"""
 
 
-def content_of_predictions(predictions: Predictions, name: str, classes: Sequence[str] | None = None) -> Content:
-    """Content from predictions alone."""
-    names = classes or [f"class {k}" for k in range(predictions.log_probs.shape[1])]
-    return Content(name, "predictions", names, [View("trained", "as they are", predictions, detailed(predictions))])
+def content_of_predictions(
+    predictions: Predictions, name: str, classes: Sequence[str] | None = None, source: str = ""
+) -> Content:
+    """Content from predictions alone; `source`: the file that they are from."""
+    k = predictions.log_probs.shape[1]
+    if classes is not None and len(classes) != k:
+        raise BalcalError(f"there are {len(classes)} names for {k} classes")
+    view, names = View("trained", "as they are", predictions, detailed(predictions)), classes or _numbered(k)
+    return Content(name, "predictions", names, [view], source=shlex.quote(source) if source else "")
+
+
+def _numbered(count: int) -> list[str]:
+    return [f"class {k}" for k in range(count)]
 
 
 def detailed(predictions: Predictions) -> Verdict:
-    """The verdict with its details. What recalibration gains is measured by the better of `ts` and `svs`."""
-    n, k = predictions.log_probs.shape
-    more = {"svs": scaling("svs")} if n >= 100 and k <= 256 else {}  # a page should take seconds
-    return verdict(predictions, details=True, recalibrate={"ts": None, **more})
+    """The verdict with its details."""
+    return verdict(predictions, details=True, recalibrate=recalibrations(*predictions.log_probs.shape))
+
+
+def recalibrations(samples: int, classes: int) -> dict[str, Recalibrate | None]:
+    """What recalibration gains is measured by the better of `ts` and `svs`; `svs` only where that takes seconds."""
+    return {"ts": None} | ({"svs": scaling("svs")} if samples >= 100 and classes <= 256 else {})
 
 
 def scaling(name: str) -> Recalibrate:
@@ -142,6 +161,10 @@ def _content_of_run(run: Run, posthoc: str, device: torch.device) -> Content:
     try:
         found = branch_predictions(run, device)
         names = BRANCHES if len(found) == 2 else tuple(f"branch {n}" for n in range(1, len(found) + 1))
+        if parts := members_of(run, recipe.method):
+            names = tuple(
+                f"seed {member.recipe.seed}, epoch {how.select(member.history()) + 1}" for member, how in parts
+            )
         branches = dict(zip(names, found, strict=True))
     except BalcalError as error:
         notes.append(f"The classifiers are not shown one by one: {error}.")
@@ -150,27 +173,47 @@ def _content_of_run(run: Run, posthoc: str, device: torch.device) -> Content:
         views = [replace(view, mistakes=_mistakes(view.predictions, test_images)) for view in views]
     except BalcalError as error:
         notes.append(f"No images are shown: {error}.")
-    epoch = as_method(recipe.method).select(history)
+    epoch, joined = as_method(recipe.method).select(history), recipe.method.join is not None
     return Content(
         name=recipe.method.name,
-        kicker=f"{recipe.task.name} · seed {recipe.seed} · epoch {epoch + 1} of {len(history)}",
-        classes=dataset.classes,
+        kicker=f"{recipe.task.name} · seed {recipe.seed} · "
+        + (f"{len(branches)} runs joined" if joined else f"epoch {epoch + 1} of {len(history)}"),
+        classes=_class_names(dataset),
         views=views,
         run=run,
         branches=branches,
-        history=history,
+        history=[] if joined else history,
         chosen=epoch,
         facts=_facts(run),
         data=run.data(),
         command=f"balcal train {recipe.task.name} {recipe.method.name} --seed {recipe.seed}"
         + "".join(f" --set {each}" for each in recipe.overrides),
         notes=notes,
+        wrong_labels=_wrong_labels(dataset),
+    )
+
+
+def _class_names(dataset: Dataset) -> Sequence[str]:
+    """As its files say, if they are there."""
+    try:
+        return dataset.names() if dataset.names else dataset.classes
+    except BalcalError:
+        return dataset.classes
+
+
+def _wrong_labels(dataset: Dataset) -> str:
+    """Only where somebody has counted them."""
+    if dataset.wrong_labels is None:
+        return ""
+    share, who = dataset.wrong_labels
+    return (
+        f"About {share * 100:g}\N{NO-BREAK SPACE}% of these test labels are wrong ({who}), so it may be right in some."
     )
 
 
 def _view(run: Run, key: str, title: str, test: Predictions, fitted: nn.Module, posthoc: str | None) -> View:
     sets: dict[str, Predictions] = {}
-    if posthoc is None or not registry.method(posthoc).posthoc.reads_branches:
+    if posthoc is None or not maps_networks(as_method(run.recipe.method + registry.method(posthoc))):
         with torch.no_grad():
             sets = {
                 name: replace(each, log_probs=fitted(Outputs.of(each.log_probs)))

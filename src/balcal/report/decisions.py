@@ -79,12 +79,12 @@ def slider(made: list[Step], promised: list[Promised]) -> Slider:
     xs, shares = [step.coverage for step in made], [step.accuracy for step in made]
     seen = [step for step in made if step.coverage >= 0.02] or made
     bottom = min(step.low for step in seen)
-    frame = Frame(920, 250, y=(max(0.0, bottom - 0.02), 1.0))
+    frame = Frame(640, 210, left=50, y=(max(0.0, bottom - 0.02), 1.0))
     lows, highs = ([max(frame.y[0], getattr(step, end)) for step in made] for end in ("low", "high"))
     x = frame.px(made[first].coverage)
     chart = frame.picture(
         "Accuracy among accepted samples, by their share",
-        frame.up(ticks(*frame.y), whole),
+        frame.up(ticks(*frame.y), whole, "how often the accepted are right"),
         frame.across(FIFTHS, whole, "share of samples accepted, the surest first"),
         frame.area(xs, lows, highs, "band"),
         frame.line(xs, [max(frame.y[0], share) for share in shares], "s1"),

@@ -29,11 +29,14 @@ from balcal.report.page import Section, fill
 from balcal.report.svg import FIFTHS, Frame, group, pct, ticks, whole
 
 MOST_CLASSES = 24
+MOST_BRANCHES = 5
 CONFUSIONS = 11
 POINTS = 240
 """of a risk-coverage curve: more cannot be seen on a screen"""
+THRESHOLDS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
+"""confidences that are marked on it"""
 MISTAKES = """
-<p class="lead">Wrong, and sure of it. Some of them are the label's mistakes.</p>
+<p class="lead">Wrong, and sure of it.{% if content.wrong_labels %} {{ content.wrong_labels }}{% endif %}</p>
 {% call(view) each_view(content.views) %}
 <div class="mistakes">
 {% for m in view.mistakes %}
@@ -63,14 +66,15 @@ def ece_ruler(found: Verdict) -> Markup:
         frame.across(ticks(0, top, 6), whole),
         frame.box(found.ece_interval, (0.4, 0.6), f"interval {colour}", tip),
         frame.dot(found.ece, 0.5, f"mark {colour}", 7, tip),
-        frame.word(frame.px(found.floor_high / 2), 82, "perfect models", "name", text_anchor="middle"),
+        frame.word(frame.left, 82, "grey: perfect models", "name"),
+        frame.word(frame.width - frame.right, 82, "ECE", "name", text_anchor="end"),
     )
 
 
 def reliability(table: Reliability, small: bool = False, about: str = "") -> Markup:
     """Bars of accuracy, coloured gaps, a whisker for perfect models; below it, how many samples each bin has."""
     bins = table.bins
-    frame = Frame(300, 244, left=42, bottom=26) if small else Frame(460, 440, bottom=26)
+    frame = Frame(300, 274, left=42) if small else Frame(460, 470)
     drawn = []
     for k in np.flatnonzero(table.count):
         low, high, n = k / bins, (k + 1) / bins, int(table.count[k])
@@ -94,8 +98,8 @@ def reliability(table: Reliability, small: bool = False, about: str = "") -> Mar
         drawn.append(group(*shapes, class_="column" + (" few" if n < FEW else ""), data_tip=tip))
     some = FIFTHS if not small else (0, 0.5, 1)
     diagram = [
-        frame.up(some, whole),
-        frame.across(some, whole),
+        frame.up(some, whole, "how often it is right"),
+        frame.across(some, whole, "confidence"),
         frame.rule((0, 1), (0, 1), "diagonal"),
         *drawn,
     ]
@@ -112,13 +116,7 @@ def reliability(table: Reliability, small: bool = False, about: str = "") -> Mar
         )
         for k in np.flatnonzero(table.count)
     ]
-    most = int(table.count.argmax())
-    name = counts.word(
-        counts.left,
-        80,
-        f"how many samples; most of them say {pct(most / bins, 0)} to {pct((most + 1) / bins, 0)}",
-        "name",
-    )
+    name = counts.word(counts.left, 80, f"samples in each bin, at most {int(table.count.max()):,}", "name")
     return frame.picture(about, *diagram) + counts.picture("How many samples say so", *bars, name)
 
 
@@ -129,8 +127,8 @@ def confidence_histogram(table: Confidences) -> Markup:
         ("right", table.right, table.right_share),
         ("wrong", table.wrong, table.wrong_share),
     ):
-        title, total = f"when {class_}", int(values.sum())
-        frame = Frame(460, 132, y=(0, max(float(share.max()), 1e-9) * 1.08), bottom=24, top=20)
+        total, top, last = int(values.sum()), max(float(share.max()), 1e-9) * 1.08, class_ == "wrong"
+        frame = Frame(460, 160 if last else 140, y=(0, top), bottom=40 if last else 20)
         bars = [
             frame.box(
                 (low + 0.003, high - 0.003),
@@ -141,9 +139,9 @@ def confidence_histogram(table: Confidences) -> Markup:
             for low, high, y, n in zip(table.edges, table.edges[1:], share, values, strict=False)
             if n
         ]
-        words = frame.word(frame.left, 13, f"{title}: {total:,}", "heading")
-        about = f"Confidence {title}, {total} samples"
-        drawn.append(frame.picture(about, frame.across(FIFTHS, whole), *bars, words))
+        axes = frame.up(ticks(0, top, 2), whole, f"share of the {total:,} {class_} answers")
+        axes += frame.across(FIFTHS, whole, "confidence" if last else "")
+        drawn.append(frame.picture(f"Confidence when {class_}, {total} samples", axes, *bars))
     return Markup("").join(drawn)
 
 
@@ -159,12 +157,30 @@ def coverage(table: Coverage) -> Markup:
     ]
     return frame.picture(
         "Risk by coverage",
-        frame.up(ticks(0, top), whole),
+        frame.up(ticks(0, top), whole, "errors among what is answered"),
         frame.across(FIFTHS, whole, "share of samples answered, the surest first"),
         frame.line(table.coverage.tolist(), table.claimed.tolist(), "claimed"),
         frame.line(table.coverage.tolist(), table.risk.tolist(), "risk"),
+        *_thresholds(frame, table),
         frame.strips(table.coverage[points].tolist(), tips),
     )
+
+
+def _thresholds(frame: Frame, table: Coverage) -> list[Markup]:
+    """Confidence thresholds on the risk curve: what is answered from each on. None stands close to another."""
+    drawn, last = list[Markup](), 1.0
+    for limit in THRESHOLDS:
+        accepted = np.flatnonzero(table.threshold >= limit)
+        if not len(accepted):
+            break
+        x, y = float(table.coverage[accepted[-1]]), float(table.risk[accepted[-1]])
+        if last - x < 0.1 or x < 0.12:
+            continue
+        shown = f"\N{GREATER-THAN OR EQUAL TO}\N{NO-BREAK SPACE}{pct(limit, 0)}"
+        word = frame.word(frame.px(x) - 5, frame.py(y) - 7, shown, "label limit", text_anchor="end")
+        drawn.append(group(frame.dot(x, y, "dot at", 3.5), word))
+        last = x
+    return drawn
 
 
 def classes(table: Classes, names: Sequence[str]) -> Markup:
@@ -173,7 +189,7 @@ def classes(table: Classes, names: Sequence[str]) -> Markup:
     low = min(finite([*table.low[shown], *table.confidence[shown]]), default=0.0)
     start = max(0.0, float(np.floor(low * 20 - 0.5)) / 20)
     height, room = 26.0, 118.0
-    frame = Frame(460, height * len(shown) + 34, x=(start, 1), left=room, top=4, bottom=30, y=(len(shown), 0))
+    frame = Frame(460, height * len(shown) + 44, x=(start, 1), left=room, top=4, y=(len(shown), 0))
     rows = []
     for y, k in enumerate(shown):
         conf, acc, n = float(table.confidence[k]), float(table.accuracy[k]), int(table.count[k])
@@ -191,10 +207,10 @@ def classes(table: Classes, names: Sequence[str]) -> Markup:
             frame.word(room - 10, frame.py(middle) + 4, _cut(names[k]), "label", text_anchor="end"),
         ]
         rows.append(group(*shapes, class_="row", data_tip=tip))
-    scale = ticks(start, 1, 6)
+    scale = ticks(start, 1, 5)
     lines = [frame.rule((t, t), frame.y, "grid") for t in scale]
-    axis = [frame.word(frame.px(t), frame.height - 10, whole(t), "tick", text_anchor="middle") for t in scale]
-    return frame.picture("Confidence and accuracy by predicted class", *lines, *rows, *axis)
+    axis = frame.across(scale, whole, "confidence, and how often it is right")
+    return frame.picture("Confidence and accuracy by predicted class", *lines, *rows, axis)
 
 
 def _cut(name: str, most: int = 16) -> str:
@@ -237,12 +253,14 @@ def _histogram(view: View) -> Markup:
 
 
 def reliability_section(content: Content) -> Markup:
+    joined = content.run is not None and content.run.recipe.method.join is not None
     return fill(
         "reliability.html",
         content=content,
         table=lambda view: reliability_table(view.predictions),
         chart=reliability,
-        branches=[Branch.of(*each) for each in content.branches.items()],
+        branches=[Branch.of(*each) for each in list(content.branches.items())[:MOST_BRANCHES]],
+        fused="The mean of its members" if joined else "The prediction, both classifiers fused",
         histogram=_histogram,
     )
 

@@ -34,7 +34,7 @@ def shift_lines(table: Severities, metric: Metric) -> Markup:
     ]
     return frame.picture(
         f"{metric} by severity",
-        frame.up(ticks(*frame.y), whole),
+        frame.up(ticks(*frame.y), whole, "ECE" if metric == "ece" else metric),
         frame.across(xs, lambda s: f"{s:g}" if s else "clean", "severity"),
         frame.area(xs, table.low.tolist(), table.high.tolist(), "band s1"),
         frame.line(xs, table.floor.tolist(), "claimed") if metric == "ece" else "",
@@ -96,7 +96,7 @@ def ood_histogram(table: OodConfidences) -> Markup:
     ]
     return frame.picture(
         "Confidence on the test split and on OOD sets",
-        frame.up(ticks(0, top), whole),
+        frame.up(ticks(0, top), whole, "share of images"),
         frame.across(FIFTHS, whole, "confidence"),
         *lines,
         frame.strips([(a + b) / 2 for a, b in pairwise(edges)], tips),

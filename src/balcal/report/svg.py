@@ -53,12 +53,13 @@ class Frame:
     """A drawing with axes: its size, its margins, and the ranges of x and y."""
 
     width: float = 460
-    height: float = 300
+    height: float = 316
     x: tuple[float, float] = (0.0, 1.0)
     y: tuple[float, float] = (0.0, 1.0)
     left: float = 44
     right: float = 12
-    top: float = 12
+    top: float = 28
+    """with room for the title of the y axis"""
     bottom: float = 40
 
     def px(self, x: float) -> float:
@@ -133,11 +134,11 @@ class Frame:
         )
         return group(self.rule(self.x, (self.y[0], self.y[0]), "base"), *words, name if label else "")
 
-    def up(self, ticks: Sequence[float], text: Callable[[float], str]) -> Markup:
-        """The y axis: grid lines, and numbers."""
+    def up(self, ticks: Sequence[float], text: Callable[[float], str], label: str = "") -> Markup:
+        """The y axis: grid lines, numbers, and its title above it."""
         lines = [self.rule(self.x, (t, t), "grid") for t in ticks]
         words = [self.word(self.left - 7, self.py(t) + 4, text(t), "tick", text_anchor="end") for t in ticks]
-        return group(*lines, *words)
+        return group(*lines, *words, self.word(2, self.top - 12, label, "name") if label else "")
 
 
 def _anchor(frame: Frame, tick: float) -> str:

@@ -48,6 +48,8 @@ class EpochChart:
     about: str
     lines: Sequence[Line]
     chosen: int
+    axis: str
+    """title of the y axis"""
     as_share: bool = True
 
     @property
@@ -68,7 +70,7 @@ class EpochChart:
         ]
         return frame.picture(
             f"{self.title} over epochs",
-            frame.up(ticks(*frame.y), whole if self.as_share else "{:g}".format),
+            frame.up(ticks(*frame.y), whole if self.as_share else "{:g}".format, self.axis),
             frame.across([t for t in ticks(1, max(count, 2), 8) if t == int(t)] or [1.0], "{:g}".format, "epoch"),
             frame.rule((chosen + 1, chosen + 1), frame.y, "chosen"),
             *(frame.line(epochs, line.values.tolist(), line.style) for line in self.lines),
@@ -83,13 +85,13 @@ def epoch_charts(history: Sequence[Record], chosen: int) -> list[EpochChart]:
     charts = _balance_charts(curves, chosen)
     about = "Accuracy and mean confidence on the validation split: the distance between them is the problem."
     lines = [Line("accuracy", curves.val_accuracy, "s3"), Line("mean confidence", curves.val_confidence, "s2")]
-    charts.append(EpochChart("validation", about, lines, chosen))
+    charts.append(EpochChart("validation", about, lines, chosen, "share of samples"))
     losses = [Line("training loss", curves.loss, "s1"), Line("validation NLL", curves.val_nll, "s2")]
     about = "In nats. The epoch of least validation NLL is chosen, unless the method says otherwise."
     if curves.val_nll_ts is not None:
         losses.append(Line("after a temperature", curves.val_nll_ts, "s2 dashed"))
         about += " Dashed: what one temperature would leave of it; the rest is miscalibration."
-    charts.append(EpochChart("losses", about, losses, chosen, as_share=False))
+    charts.append(EpochChart("losses", about, losses, chosen, "nats", as_share=False))
     return charts
 
 
@@ -103,7 +105,7 @@ def _balance_charts(curves: TrainingCurves, chosen: int) -> list[EpochChart]:
             if max(finite(curves.balance_values)) > 1:
                 about += " Above 1 it stands alone, and its logits are multiplied."
         line = Line(curves.balance, curves.balance_values, "s1")
-        charts.append(EpochChart(curves.balance, about, [line], chosen, as_share=False))
+        charts.append(EpochChart(curves.balance, about, [line], chosen, curves.balance, as_share=False))
     if curves.target is not None:
         about = "Where the solver looks: mean confidence is to meet its target, delta × accuracy."
         lines = [
@@ -111,7 +113,7 @@ def _balance_charts(curves: TrainingCurves, chosen: int) -> list[EpochChart]:
             Line("mean confidence", curves.confidence, "s2"),
             Line("target", curves.target, "s1 dashed"),
         ]
-        charts.append(EpochChart("confidence and its target", about, lines, chosen))
+        charts.append(EpochChart("confidence and its target", about, lines, chosen, "share of samples"))
     return charts
 
 

@@ -39,6 +39,15 @@ STALE = 24 * 3600.0
 """seconds after which an unfinished file counts as abandoned, where locks cannot tell"""
 
 
+def cache_folder() -> Path:
+    """The folder that we write to: BALCAL_CACHE, or the platform's cache folder."""
+    if named := os.environ.get("BALCAL_CACHE"):
+        return Path(named).expanduser()
+    import pooch
+
+    return Path(pooch.os_cache("balcal"))
+
+
 def write_atomic(path: Path, content: bytes | Iterable[bytes]) -> None:
     """Write a file beside its place, flush it to disk, rename it. A crash leaves the old file or the new one.
 

@@ -28,7 +28,7 @@ MADE_FROM, SEAL = "made_from", "seal"
 UNREADABLE = (OSError, ValueError, KeyError, TypeError, EOFError, RuntimeError, MemoryError, BadZipFile, ZlibError)
 LATER = (
     *("parent", "train_size", "side", "average", "average_or_last", "nesterov", "decay_weights_only"),
-    *("bottleneck", "norm_momentum", "sum_loss", "pixels"),
+    *("bottleneck", "norm_momentum", "sum_loss", "pixels", "views", "join"),
 )
 """Fields that were added later: unset, they are left out of the address, so that older runs keep theirs."""
 
@@ -110,6 +110,11 @@ class PredictionFile(StrEnum):
     def at(epoch: int) -> str:
         """Added to the name if the epoch is not the one that the run's own method chooses."""
         return f"-e{epoch:04d}"
+
+    @staticmethod
+    def seen(views: str | None) -> str:
+        """Added to the name if the images are seen through several views."""
+        return f"+{views}" if views else ""
 
     @staticmethod
     def epoch(stem: str) -> int | None:

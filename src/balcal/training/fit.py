@@ -30,6 +30,7 @@ from balcal.runtime.progress import Progress
 from balcal.runtime.provenance import describe, fingerprint, flattened
 from balcal.runtime.randomness import own_randomness, seed_torch
 from balcal.runtime.values import SEED, at_least, check_value
+from balcal.training.joining import train_joined
 from balcal.training.loop import run_epochs
 from balcal.training.optimise import OwnOptimiser, own_optimiser, plan_of
 from balcal.training.own_data import OwnData
@@ -149,7 +150,7 @@ def fit_batches(
     history = run_epochs(Session(model, train, val, plan, seed, store or Memory(), progress, world, on_epoch, own))
     if sentence := model.method.idle(history):
         progress.note(sentence)
-    fitted = fit_posthoc(model, model.method.posthoc, val)
+    fitted = fit_posthoc(model, model.method.posthoc, val, train)
     # the whole module, as the number of its tensors' entries may depend on what a process saw
     model.posthoc = world.broadcast(fitted).to(model.head.weights.device)
     return history
@@ -196,6 +197,8 @@ class Machine:
 
 def train_here(recipe: Recipe, out: Path, machine: Machine) -> RunFigures | None:
     """Train a recipe among processes that have joined already; its parent run comes first."""
+    if recipe.method.join is not None:
+        return train_joined(recipe, out, machine, train_here)
     world, device = machine.world, machine.device
     title = f"{recipe.task.name} {recipe.for_training().method} seed {recipe.seed}"
     progress = Progress(title, machine.quiet or not world.first)

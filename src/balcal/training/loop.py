@@ -168,7 +168,7 @@ def validate(session: Session) -> Record:
             tally_rows(tally, sums, outputs, labels)
             room -= outputs.logits.numel()
             if room >= 0:
-                kept.append((outputs, labels))
+                kept.append((replace(outputs, features=None), labels))
             else:
                 kept.clear()
         record |= finish_tally(model, tally, sums, world)

@@ -89,8 +89,8 @@ def frozen_features_cached(model: Model, train: MemoryBatches, val: MemoryBatche
 
 
 def _cached(model: Model, batches: MemoryBatches) -> FeatureBatches:
-    features, labels = extract_features(model, replace(batches, seed=None, rank=0, size=1))
-    return FeatureBatches(features, labels, batches.batch_size, batches.seed, batches.rank, batches.size)
+    features, labels, weights = extract_features(model, replace(batches, seed=None, rank=0, size=1))
+    return FeatureBatches(features, labels, batches.batch_size, batches.seed, batches.rank, batches.size, weights)
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,6 +100,7 @@ class FeatureBatches:
     checked: ClassVar[bool] = True
     features: Tensor
     labels: Tensor
+    """class indices (N,); with weights also soft labels (N, K)"""
     batch_size: int
     seed: int | None = None
     rank: int = 0
@@ -127,31 +128,40 @@ class FeatureBatches:
         return len(labels) * self.size / min(self.batch_size, len(self.labels))
 
     def take(self, rows: Tensor, seed: int | None) -> FeatureBatches:
-        return FeatureBatches(self.features[rows], self.labels[rows], self.batch_size, seed)
+        weights = None if self.weights is None else self.weights[rows]
+        return FeatureBatches(self.features[rows], self.labels[rows], self.batch_size, seed, weights=weights)
 
 
 @torch.no_grad()
-def extract_features(model: Model, batches: Batches) -> tuple[Tensor, Tensor]:
-    """The backbone's features of all batches, in evaluation mode, and their labels.
+def extract_features(model: Model, batches: Batches) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The backbone's features of all batches, in evaluation mode, their labels, and their weights if any has one.
 
     Features are vectors, or feature maps if the head needs maps.
     """
-    found, labels, health = [], [], Health(model.head.weights.device, model.num_classes)
+    found, labels, health = [], list[Labels](), Health(model.head.weights.device, model.num_classes)
     with evaluating(model), own_randomness():
         for number, (images, true) in enumerate(batches.epoch(0), 1):
             if not batches.checked:
                 health.look(images, true, f"batch {number}")
             feature_map, features = model.features(images)
             found.append(feature_map if model.method.head.needs_map else features)
-            if not isinstance(true, Tensor):
-                raise BalcalError(
-                    "features are cached for class indices that count the same: use balcal.fit for others"
-                )
             labels.append(true)
     health.check()
     if not found:
         raise BalcalError("there are no images to compute features of: the loader is empty")
-    return torch.cat(found), torch.cat(labels)
+    return torch.cat(found), *_joined(labels, model.num_classes)
+
+
+def _joined(labels: list[Labels], num_classes: int) -> tuple[Tensor, Tensor | None]:
+    """Labels of all batches, soft if some are; and their weights, if some batch has them."""
+    plain = [each for each in labels if isinstance(each, Tensor)]
+    if len(plain) == len(labels):
+        return torch.cat(plain), None
+    all_weighted = [each if isinstance(each, Weighted) else Weighted(each, torch.ones(len(each))) for each in labels]
+    found = [each.labels for each in all_weighted]
+    if any(each.ndim == 2 for each in found):
+        found = [nn.functional.one_hot(each, num_classes).float() if each.ndim == 1 else each for each in found]
+    return torch.cat(found), torch.cat([each.weights.to(found[0].device) for each in all_weighted])
 
 
 @contextmanager

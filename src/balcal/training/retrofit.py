@@ -12,7 +12,7 @@ import time
 import warnings
 from collections.abc import Iterable, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from balcal import registry
 from balcal.backbones.classifiers import find_classifier, outputs_of
 from balcal.build import as_method, wrap
 from balcal.core import Backbone, BalcalError, Record
-from balcal.data.loaders import LoaderBatches, Reading
+from balcal.data.loaders import LoaderBatches, Reading, class_weights
 from balcal.evaluation.judge import RunFigures, calibrated_predictions, predictions_of
 from balcal.evaluation.predict import predict_batches
 from balcal.metrics.comparison import Comparison, compare
@@ -32,11 +32,13 @@ from balcal.model import Model
 from balcal.recipe import Method, Recipe
 from balcal.runs import Run
 from balcal.runtime.devices import pick_device
+from balcal.runtime.labels import check_labels
 from balcal.runtime.progress import Progress
 from balcal.runtime.randomness import generator, own_randomness, seed_torch
 from balcal.runtime.values import SEED, at_least, check_value, within
 from balcal.training.fit import fit_batches, train_recipe
 from balcal.training.optimise import plan_of
+from balcal.training.own_data import with_weights
 from balcal.training.parents import FeatureBatches, extract_features, fed_with_features
 
 NAME = "retrofit"
@@ -79,6 +81,10 @@ def retrofit(
     tolerance: float = 0.01,
     seed: int = 0,
     quiet: bool = True,
+    sample_weight: Any = None,
+    class_weight: Any = None,
+    target: Any = None,
+    ignore_index: int | None = None,
     **settings: Any,
 ) -> Retrofitted:
     """Train a calibrated head on the frozen backbone of a trained network. The network itself is copied, not changed.
@@ -88,7 +94,8 @@ def retrofit(
     If accuracy on these falls by more than `tolerance`, that is an error; if it falls by less, but by more than chance
     explains, a warning. With another `num_classes` than the network's last layer has, the classifier is new. `method`
     says which head; `epochs`, `lr` and `batch_size` how it is trained, `settings` are further ones of a `Plan`, as are
-    `seed` and `quiet` for `balcal.fit`.
+    `seed` and `quiet` for `balcal.fit`. `sample_weight` (one number for each sample of the loader), `class_weight`,
+    `target` and `ignore_index` are as for `balcal.fit`: weights count in the loss, in gamma and in the verdicts.
 
     >>> x = torch.randn(400, 3)
     >>> network = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
@@ -109,17 +116,27 @@ def retrofit(
         seed_torch(seed, "weights")
         model = _new_head(start, chosen)
     device = model.head.weights.device
-    learn, check = _features(model, device, loader, val_loader, plan.batch_size, held_out, seed)
+    checking = Reading(model.num_classes, target, check_value("ignore_index", ignore_index, int | None))
+    reading = checking if sample_weight is None else replace(checking, target=None)
+    if sample_weight is not None:
+        loader = with_weights(loader, sample_weight, target)
+    readings = (reading, checking)
+    learn, check = _features(model, loader, val_loader, plan.batch_size, held_out, seed, readings)
+    if class_weight is not None:
+        of = class_weights(class_weight, model.num_classes, lambda: [_hard(learn)])
+        learn, check = (_times(each, of) for each in (learn, check))
     progress = Progress(model.method.name, quiet)
     with fed_with_features(start), fed_with_features(model):
         before = predict_batches(start, check) if trained else None
         history = fit_batches(model, learn, check, plan, seed, progress)
         after = predict_batches(model, check)
-    difference = compare(before, after, ("as it was", "retrofitted")) if before else None
+    weights = check.weights
+    difference = compare(before, after, ("as it was", "retrofitted"), sample_weight=weights) if before else None
     if difference:
         _check_accuracy(difference, tolerance)
-    was = verdict(before) if before else None
-    return Retrofitted(model.eval(), history, verdict(after), was, difference, time.perf_counter() - begun)
+    was, now = (None if each is None else verdict(each, sample_weight=weights) for each in (before, after))
+    assert now is not None
+    return Retrofitted(model.eval(), history, now, was, difference, time.perf_counter() - begun)
 
 
 def _as_model(network: nn.Module, num_classes: int | None) -> tuple[Model, bool]:
@@ -161,26 +178,42 @@ def _new_head(start: Model, method: Method) -> Model:
 
 def _features(
     model: Model,
-    device: torch.device,
     loader: Iterable[Any],
     val_loader: Iterable[Any] | None,
     batch_size: int,
     held_out: float,
     seed: int,
+    readings: tuple[Reading, Reading],
 ) -> tuple[FeatureBatches, FeatureBatches]:
     """Batches of features to train on, and to validate on."""
-    reading = Reading(model.num_classes)
-    whole = FeatureBatches(*extract_features(model, LoaderBatches(loader, device, seed, reading)), batch_size, seed)
+
+    def of(given: Iterable[Any], shuffle: int | None, reading: Reading) -> FeatureBatches:
+        batches = LoaderBatches(given, model.head.weights.device, seed, reading)
+        features, labels, weights = extract_features(model, batches)
+        return FeatureBatches(features, labels, batch_size, shuffle, weights=weights)
+
+    whole = of(loader, seed, readings[0])
     if val_loader is not None:
-        return whole, FeatureBatches(
-            *extract_features(model, LoaderBatches(val_loader, device, seed, reading)), batch_size
-        )
+        return whole, of(val_loader, None, readings[1])
     n = len(whole.labels)
     kept = round(n * held_out)
     if not 0 < kept < n:
         raise BalcalError(f"cannot hold out {held_out:.0%} of {n} samples: pass val_loader=, or another held_out=")
     order = torch.randperm(n, generator=generator(seed, "split")).to(whole.labels.device)
     return whole.take(order[kept:], seed), whole.take(order[:kept], None)
+
+
+def _hard(batches: FeatureBatches) -> torch.Tensor:
+    return batches.labels if batches.labels.ndim == 1 else batches.labels.argmax(1)
+
+
+def _times(batches: FeatureBatches, of: torch.Tensor | None) -> FeatureBatches:
+    """Samples count by the weight of their class, too."""
+    assert of is not None
+    of = of.to(batches.labels.device)
+    check_labels(_hard(batches), len(of), "the data")
+    factor = of[batches.labels] if batches.labels.ndim == 1 else batches.labels @ of
+    return replace(batches, weights=factor if batches.weights is None else batches.weights * factor)
 
 
 def _check_accuracy(difference: Comparison, tolerance: float) -> None:
@@ -233,6 +266,8 @@ def retrofit_run(
     """Retrofit a finished run as a new run beside it; figures with what changed on held-out and on test images."""
     parent = Run.at(path)
     parent.ending()
+    if parent.recipe.method.join is not None:
+        raise BalcalError(f"{path} joins several networks: retrofit each of its members, and join those")
     recipe = recipe_on(parent, method, settings)
     root = path.resolve().parent.parent
     expected = root / recipe.parent.address() if recipe.parent else root

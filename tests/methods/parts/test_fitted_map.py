@@ -14,7 +14,9 @@ from balcal.methods.parts.fitted_map import keep_top, minimise
 
 ROLES = {name: method.posthoc for name, method in registry.table("methods").items() if "posthoc" in method.changes}
 BINARY = ["platt", "beta", "quadratic"]
-NAMES = [name for name, role in ROLES.items() if not role.reads_branches and name not in BINARY]
+NAMES = [
+    name for name, role in ROLES.items() if not (role.reads_branches or role.reads_features) and name not in BINARY
+]
 PER_CLASS = ["vs", "ms", "dirichlet", "isotonic-ovr", "histogram"]
 CONTAINS_IDENTITY = ["ts", "vs", "ms", "dirichlet", "ets"]
 KEEPS_ORDER = ["ts", "ets", "isotonic"]

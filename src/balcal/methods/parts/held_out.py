@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from balcal.core import BalcalError, Outputs, check_labels
+from balcal.core import BalcalError, Outputs
 from balcal.metrics.inputs import LARGE, LOWEST, finite_scores
+from balcal.runtime.labels import check_labels
 from balcal.runtime.values import as_tensor, at_least
 
 FEW = 5.0
