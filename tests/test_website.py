@@ -36,6 +36,16 @@ def test_every_public_name_is_in_the_reference_with_an_example():
             assert not left, f"{module}.{name} does not explain {left}"
 
 
+def test_names_apart_have_an_example_too():
+    import reference
+
+    for name in reference.APART:
+        module, _, thing = name.rpartition(".")
+        home = pytest.importorskip(module, reason=f"{module} needs a library that is not here")
+        assert ">>>" in (inspect.getdoc(getattr(home, thing)) or "")
+        assert f"::: {name}\n" in reference.adapters()
+
+
 def test_every_module_with_public_names_has_a_page():
     import reference
 

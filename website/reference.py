@@ -17,6 +17,12 @@ MODULES = {
     "balcal.plots": "Figures for papers and reports. Guide: [reports, figures, trackers](../report.md).",
     "balcal.arena": "Many runs, one table. Guide: [compare methods](../arena.md).",
 }
+APART = {
+    "balcal.adapters.lightning.Calibrated": "Guide: [Lightning](../lightning.md).",
+    "balcal.adapters.huggingface.Calibrated": "Guide: [Hugging Face](../huggingface.md).",
+    "balcal.training.optimise.RunningMean": "Averaged weights: [in your own loop](../use.md#your-own-loop).",
+}
+"""names that are imported from where they are, as they bring other libraries or are for special cases"""
 SHARED = {
     "balcal.metrics": {
         "probs, log_probs": "(N, K) probabilities or their logarithms, one of the two; of two classes (N,) will do",
@@ -54,7 +60,7 @@ def pages() -> dict[str, str]:
     return (
         {"index": index()}
         | {module.rpartition(".")[2]: page(module, about) for module, about in MODULES.items()}
-        | {"commands": commands()}
+        | {"adapters": adapters(), "commands": commands()}
     )
 
 
@@ -62,6 +68,7 @@ def nav() -> list[Any]:
     return [
         "reference/index.md",
         *({module: f"reference/{module.rpartition('.')[2]}.md"} for module in MODULES),
+        {"Adapters": "reference/adapters.md"},
         {"Command line": "reference/commands.md"},
     ]
 
@@ -72,6 +79,7 @@ def index() -> str:
         file = module.rpartition(".")[2]
         links = ", ".join(f"[`{name}`]({file}.md#{where(each)})" for name, each in names(module).items())
         lines += [f"## [{module}]({file}.md)", "", about, "", links, ""]
+    lines += ["## [Adapters](adapters.md)", "", ", ".join(f"[`{name}`](adapters.md#{name})" for name in APART), ""]
     return "\n".join([*lines, "## [Command line](commands.md)", "", ", ".join(f"`balcal {name}`" for name in verbs())])
 
 
@@ -89,6 +97,13 @@ def page(module: str, about: str) -> str:
     for name, each in names(module).items():
         lines += [f"::: {where(each)}", *([MEMBERS] if inspect.isclass(each) else ["    options:"])]
         lines[-1] = lines[-1].rstrip("\n") + f"\n      heading: {module}.{name}\n      toc_label: {name}\n"
+    return "\n".join(lines)
+
+
+def adapters() -> str:
+    lines = ["# Adapters", "", "For other training loops. Import them from where they are.", ""]
+    for name, about in APART.items():
+        lines += [f"::: {name}", f"{MEMBERS}      heading: {name}\n      toc_label: {name.split('.')[2]}\n", about, ""]
     return "\n".join(lines)
 
 

@@ -27,7 +27,17 @@ except ImportError:
 
 
 class Calibrated(TrainerCallback):
-    """The loss for `compute_loss_func`, and the callback that solves for the method's gamma or beta."""
+    """The loss for `compute_loss_func`, and the callback that solves for the method's gamma or beta.
+
+    The last linear layer of `model` is replaced, by this `method` and for `num_classes` (those of the layer, if left
+    out).
+
+    >>> import torch
+    >>> model = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 3))  # or a classification model of transformers
+    >>> calibrated = Calibrated(model)  # Trainer(model, compute_loss_func=calibrated.loss, callbacks=[calibrated])
+    >>> model(torch.randn(2, 4)).exp().sum(1).allclose(torch.ones(2))
+    True
+    """
 
     def __init__(self, model: nn.Module, method: Method | str = "balcal-auto", num_classes: int | None = None) -> None:
         self.adapted = AdaptedNetwork(model, method, num_classes)

@@ -28,10 +28,14 @@ except ImportError:
 
 
 class Calibrated(Callback):
-    """The callback.
+    """The callback for a Trainer: the last layer of its module becomes calibrated, by this `method`.
 
-    `network` names the submodule that ends in the classifier; by default, it is the module as a whole. `labels` is
-    where a batch has its labels: a place in (x, y, ...), or a key.
+    `num_classes` is that of the layer, if left out. `network` names the submodule that ends in the classifier; by
+    default, it is the module as a whole. `labels` is where a batch has its labels: a place in (x, y, ...), or a key.
+
+    >>> callback = Calibrated("balcal-auto")  # Trainer(callbacks=[callback]).fit(module, train_loader, val_loader)
+    >>> callback.method
+    'balcal-auto'
     """
 
     def __init__(

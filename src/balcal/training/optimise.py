@@ -229,7 +229,17 @@ def set_rate(optimiser: torch.optim.Optimizer, lr: float) -> None:
 
 
 class RunningMean:
-    """The average of a model's parameters and of its backbone's BatchNorm statistics; not of the head's buffers."""
+    """The average of a model's parameters and of its backbone's BatchNorm statistics; not of the head's buffers.
+
+    The higher `power`, the more later steps count.
+
+    >>> import balcal
+    >>> model = balcal.wrap(nn.Sequential(nn.Linear(2, 2)), num_classes=2, method="vanilla")
+    >>> mean = RunningMean(model, power=3)
+    >>> mean.add()  # after each step
+    >>> with mean.in_use():
+    ...     found = model(torch.zeros(1, 2)).shape
+    """
 
     def __init__(self, model: nn.Module, power: float) -> None:
         counted = (buffer for buffer in model.get_submodule("backbone").buffers() if buffer.is_floating_point())
