@@ -139,7 +139,7 @@ METHODS = {
         "snapshots",
         join=Snapshots(),
         about="the mean over the last epochs of a run",
-        when="An ensemble is wanted, and only one training can be paid for.",
+        when="There is time for one training only, and for several forward passes in use.",
         paper="Huang, Li, Pleiss, Liu, Hopcroft, Weinberger",
         venue="ICLR 2017",
         cost="a forward pass per epoch that is joined",

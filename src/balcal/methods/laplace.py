@@ -267,7 +267,7 @@ METHODS = {
         "laplace",
         posthoc=Laplace(),
         about="a normal distribution over the weights of the last layer",
-        when="One network must do, and its training images are at hand: an ensemble of last layers, without training.",
+        when="The model is trained, and confidence should fall away from the training images.",
         paper="Daxberger, Kristiadi, Immer, Eschenhagen, Bauer, Hennig",
         venue="NeurIPS 2021",
         cost="a pass over the training images after training",

@@ -60,7 +60,7 @@ METHODS = {
         "tta",
         views=FlipsAndShifts(),
         about="the mean over shifted and flipped images",
-        when="Time in use counts less than accuracy, and flipped or shifted images mean the same.",
+        when="Images that were flipped or shifted in training, and time for several forward passes in use.",
         paper="Krizhevsky, Sutskever, Hinton",
         venue="NeurIPS 2012",
         cost="5 or 10 forward passes in use",
