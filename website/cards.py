@@ -22,6 +22,7 @@ GROUPS = {
     "Mixing": ("mix",),
     "Stages and schedules": ("before_epoch", "parent"),
     "After training": ("posthoc",),
+    "Several predictions": ("join", "views"),
     "Which weights": ("select", "settings"),
 }
 """sections of the index, and the roles that their methods change; the first section that fits"""
@@ -141,11 +142,17 @@ def settings(method: Method) -> list[str]:
 
 def usage(name: str, method: Method) -> list[str]:
     if "posthoc" in method.changes:
+        if method.posthoc.reads_features:
+            return [f"balcal train fashion vanilla+{name}"]
+        if method.posthoc.reads_branches:
+            return [f"balcal calibrate RUN --with {name}", f"balcal train fashion balcal+{name}"]
         return [
             f'balcal.Calibrator("{name}").fit(held_out_probs, labels).predict_proba(probs)',
             f"balcal calibrate RUN --with {name}",
             f"balcal train fashion vanilla+{name}",
         ]
+    if {"join", "views"} & set(method.changes):
+        return [f"balcal train fashion vanilla+{name}"]
     train = f"balcal train fashion {name}"
     if {"parent", "select"} & set(method.changes) and name not in ("tst", "vtst"):
         return [train if "parent" in method.changes else f"balcal evaluate RUN --with {name}"]
