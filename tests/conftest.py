@@ -25,7 +25,7 @@ EXTRAS = {  # what `pip install 'balcal[NAME]'` brings, and the tests that need 
     "onnx": ("deploy/test_export",),
     "lightning": ("adapters/test_lightning",),
     "huggingface": ("adapters/test_huggingface", "test_zoo.py::test_a_foreign_model_goes_all_the_way[bert]"),
-    "dask": ("dask", "cluster"),
+    "dask": ("test_a_cluster",),
     "timm": ("test_timm", "all_the_way[timm_"),
     "encoders": ("encoder_learns", "sentence_vectors"),
     "tensorboard": ("tensorboard",),

@@ -41,13 +41,13 @@ def _shared(name: str, width: int, folder: Path) -> VectorCache:
 class VectorCache:
     """Vectors of `width` numbers by encoder: `name` must change when its weights do.
 
-    >>> import os, tempfile
-    >>> os.environ["BALCAL_CACHE"] = tempfile.mkdtemp()
-    >>> cached = VectorCache("example", 1)
+    >>> import tempfile
+    >>> folder = tempfile.mkdtemp()  # a name alone is below the cache folder
+    >>> cached = VectorCache(folder, 1)
     >>> cached.get([b"abc", b"de"], lambda rows: torch.tensor([[3.0], [2.0]])).tolist()
     [[3.0], [2.0]]
     >>> cached.write()
-    >>> VectorCache("example", 1).get([b"de"], lambda rows: torch.tensor([[-1.0]])).tolist()
+    >>> VectorCache(folder, 1).get([b"de"], lambda rows: torch.tensor([[-1.0]])).tolist()
     [[2.0]]
     """
 
