@@ -16,8 +16,8 @@ from balcal.methods.pcs import block_names
 from balcal.methods.plp import groups
 from balcal.registry import backbone, table
 
-TABLE = {name: row for name, row in table("backbones").items() if name not in ("minilm", "mlp-36", "ngrams")}
-"""for images; those for text and tables: tests/tasks/test_text_and_tables.py"""
+TABLE = {name: row for name, row in table("backbones").items() if name not in ("lite0", "minilm", "mlp-36", "ngrams")}
+"""for images, to be trained; frozen encoders: tests/data/test_own_images.py, for text and tables: tests/tasks"""
 STEMMED = ["resnet-18", "resnet-34", "resnet-50", "resnet-101", "densenet-121"]
 OTHERS = ["resnet-8", "resnet-20", "resnet-56", "resnet-110", "vit-b-16", "vit-tiny"]
 WIDE = ["wrn-28-10", "wrn-26-10", "wrn-16-4", "wrn-16-2", "wrn-10-1", "wrn-40-2"]
