@@ -54,6 +54,17 @@ class Affine(FittedMap):
         return F.linear(self.features(scores), self.weight.to(scores), self.bias.to(scores)).log_softmax(-1)
 
 
+def softmax_in_place(scores: Tensor, shares: Tensor) -> tuple[Tensor, Tensor]:
+    """(softmax of the scores, each row times its share; log of the sum of their exponentials), with one exponential.
+
+    >>> softmax_in_place(torch.zeros(1, 4), torch.tensor([2.0]))
+    (tensor([[0.5000, 0.5000, 0.5000, 0.5000]]), tensor([1.3863]))
+    """
+    top = scores.amax(1)
+    total = scores.sub_(top[:, None]).exp_().sum(1)
+    return scores.mul_((shares / total)[:, None]), top + total.log()
+
+
 class MatrixProblem:
     """One data set's problem in V (K, K+1), whose last column is b. The curvature is taken at `centre`."""
 
@@ -74,10 +85,8 @@ class MatrixProblem:
     def value(self, v: Tensor, price: Tensor) -> tuple[Tensor, Tensor]:
         """The objective and its slope."""
         away = v - self.centre
-        scores = self.x @ v.T
-        total = scores.logsumexp(1)
+        p, total = softmax_in_place(self.x @ v.T, self.shares)
         value = self.shares @ total - (v * self.wanted).sum() + (price * away.square()).sum()
-        p = scores.sub_(total[:, None]).exp_().mul_(self.shares[:, None])
         return value, p.T @ self.x - self.wanted + 2 * price * away
 
     def solve(self, price: Tensor, start: Tensor, who: str, small: float = 1e-7) -> Tensor:
@@ -145,12 +154,10 @@ def solve_diagonal(
 
     def objective(u: Tensor) -> tuple[Tensor, Tensor]:
         w, a = u * unit
-        scores = torch.addcmul(a, c, w, out=room)
-        total = scores.logsumexp(1)
+        p, total = softmax_in_place(torch.addcmul(a, c, w, out=room), weights)
         value = weights @ total - (wanted * torch.stack([w, a])).sum()
-        p = scores.sub_(total[:, None]).exp_()
-        slope_of_a = weights @ p
-        slope = torch.stack([weights @ p.mul_(c), slope_of_a]) - wanted
+        slope_of_a = p.sum(0)
+        slope = torch.stack([p.mul_(c).sum(0), slope_of_a]) - wanted
         if price:
             away, b = w - scale, a - w * m
             value = value + price * (away.square() + b.square()).sum()
