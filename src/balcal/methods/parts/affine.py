@@ -73,6 +73,7 @@ class MatrixProblem:
         self.shares, self.centre = held_out.shares, centre
         self.x = torch.cat([held_out.scores, torch.ones(n, 1, dtype=torch.float64)], 1)
         self.wanted = torch.zeros_like(centre).index_add_(0, held_out.labels, self.shares[:, None] * self.x)
+        self.room = torch.empty(n, k, dtype=torch.float64)  # kept: memory that is freed and asked for again is slow
         p = (self.x @ centre.T).softmax(1)
         h = (p * (1 - p) + 1e-6) * self.shares[:, None]  # above 0 also where the network is certain
         self.blocks = k <= BLOCKS if blocks is None else blocks
@@ -85,7 +86,7 @@ class MatrixProblem:
     def value(self, v: Tensor, price: Tensor) -> tuple[Tensor, Tensor]:
         """The objective and its slope."""
         away = v - self.centre
-        p, total = softmax_in_place(self.x @ v.T, self.shares)
+        p, total = softmax_in_place(torch.mm(self.x, v.T, out=self.room), self.shares)
         value = self.shares @ total - (v * self.wanted).sum() + (price * away.square()).sum()
         return value, p.T @ self.x - self.wanted + 2 * price * away
 
