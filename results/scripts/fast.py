@@ -67,7 +67,7 @@ def queue(tasks: list[str]) -> Iterator[Recipe]:
                     yield registry.recipe(task, method, SEEDS[seed])
 
 
-def told(recipe: Recipe, runs: Path) -> dict[str, Any]:
+def figures_of(recipe: Recipe, runs: Path) -> dict[str, Any]:
     """Train or find the run, then all figures of it."""
     figures = train_recipe(recipe, runs, "cpu")
     assert figures is not None
@@ -170,7 +170,7 @@ def written(recipe: Recipe, runs: Path, to: Path) -> bool:
     if path.exists() and json.loads(path.read_text())["run"] == recipe.address():
         return True
     try:
-        write_atomic(path, in_lines(told(recipe, runs)))
+        write_atomic(path, in_lines(figures_of(recipe, runs)))
     except Claimed as error:
         print(f"{error}; the next one, then", flush=True)
         return False
