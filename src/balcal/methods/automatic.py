@@ -26,7 +26,7 @@ from balcal.core import Outputs, PostHoc
 from balcal.methods.binary import BinaryScaling, LogOdds
 from balcal.methods.parts.fitted_map import mixed
 from balcal.methods.parts.held_out import FEW, HeldOut, Prior, check_held_out
-from balcal.methods.structured import Structured, Tempered, solve_sms, solve_svs
+from balcal.methods.structured import FLAT, Structured, Tempered, solve_sms, solve_svs
 from balcal.metrics.inputs import finite_scores
 from balcal.recipe import Method
 from balcal.runtime.values import check_settings
@@ -115,7 +115,7 @@ def solve(name: str, data: HeldOut, prior: float, start: State | None = None) ->
         return State.plain(data.classes)
     if name in ("platt", "beta", "quadratic"):
         return _binary(name, data, prior)
-    first, small = Tempered.of(data, prior), 1e-7 if start is None else ROUGH
+    first, small = Tempered.of(data, prior), FLAT if start is None else ROUGH
     if name == "ts":
         return State.plain(data.classes, first.temperature)
     if name == "svs":

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from balcal.core import BalcalError, Outputs, PostHoc, at_least_float32
 from balcal.methods.parts.fitted_map import LogProbsMap, mixed
-from balcal.methods.parts.held_out import FEW, Prior, check_held_out, read_scores
+from balcal.methods.parts.held_out import FEW, Prior, check_held_out, in_pieces, read_scores
 from balcal.metrics.bins import bin_table
 from balcal.metrics.inputs import LOWEST, TopLabels, finite_scores
 from balcal.recipe import Method
@@ -32,6 +32,8 @@ from balcal.runtime.values import check_settings
 COLDEST, HOTTEST = 1e-3, 1e3
 """Bounds of T. On separable data the optimum is T = 0, on worthless predictions it is infinite. Where scores differ by
 hundreds, the upper bound is five times their largest difference."""
+MANY = 2000
+"""samples from which on a tenth of them is asked first"""
 
 
 class Temperature(LogProbsMap):
@@ -74,25 +76,32 @@ def solve_temperature(log_probs: Tensor, labels: Tensor, weights: Tensor | None 
     z = read_scores(log_probs, "ts")
     z = z - z.amax(1, keepdim=True)
     w = torch.ones(len(z), dtype=z.dtype) if weights is None else weights
-    total = float(w.sum())
-    wanted = float(w @ z.gather(1, labels.cpu()[:, None])[:, 0])
-    if prior:
-        wanted = (wanted + prior * _moments(z, w, 1.0)[0]) / (total + prior)
-    else:
-        wanted /= total
-    hottest = max(HOTTEST, -5 * float(z.min()))
-    return 1 / _root(z, w, wanted, 1.0, 1 / hottest, 1 / COLDEST)
+    own = z.gather(1, labels.cpu()[:, None])[:, 0]
+    low, high = 1 / max(HOTTEST, -5 * float(z.min())), 1 / COLDEST
+    near = 1.0
+    if len(z) >= MANY:  # a tenth of the samples tells where to look
+        few, some = z[::10].contiguous(), w[::10]
+        near = _root(few, some, _wanted(few, some, own[::10], prior / 10), 1.0, low, high)
+    return 1 / _root(z, w, _wanted(z, w, own, prior), near if low < near < high else 1.0, low, high)
+
+
+def _wanted(z: Tensor, w: Tensor, own: Tensor, prior: float) -> float:
+    """Mean score of the labels; `prior` samples more have the mean that the model expects."""
+    expected = prior * _moments(z, w, 1.0)[0] if prior else 0.0
+    return (float(w @ own) + expected) / (float(w.sum()) + prior)
 
 
 def _moments(z: Tensor, w: Tensor, t: float) -> tuple[float, float]:
     """Mean over samples of the mean and of the variance of the scores z, where z_k has probability exp(t z_k)."""
-    e = (t * z).exp_()
-    total, shares = e.sum(1), w / w.sum()
-    e *= z
-    first = e.sum(1) / total
-    e *= z
-    second = e.sum(1) / total
-    return float(shares @ first), float(shares @ (second - first.square()))
+    mean = variance = 0.0
+    for rows, shares in in_pieces(z, w / w.sum()):
+        e = (t * rows).exp_()
+        total = e.sum(1)
+        first = e.mul_(rows).sum(1) / total
+        second = e.mul_(rows).sum(1) / total
+        mean += float(shares @ first)
+        variance += float(shares @ (second - first.square()))
+    return mean, variance
 
 
 def _root(z: Tensor, w: Tensor, wanted: float, t: float, low: float, high: float) -> float:
@@ -109,8 +118,9 @@ def _root(z: Tensor, w: Tensor, wanted: float, t: float, low: float, high: float
         lower, upper = (t, upper) if mean < wanted else (lower, t)
         beyond = high if mean < wanted else low
         step = t + (wanted - mean) / slope if slope > 0 else math.copysign(math.inf, wanted - mean)
+        close = 1e-14
         if lower < step < upper:
-            after = step
+            after, close = step, 1e-8  # the next step would be the square of this one
         elif beyond in (lower, upper) and not tried[beyond]:
             tried[beyond] = True
             mean = _moments(z, w, beyond)[0]
@@ -119,7 +129,7 @@ def _root(z: Tensor, w: Tensor, wanted: float, t: float, low: float, high: float
             after = math.sqrt(lower * upper)
         else:
             after = math.sqrt(lower * upper)
-        if abs(after - t) <= 1e-14 * t:
+        if abs(after - t) <= close * t:
             return after
         t = after
     return t

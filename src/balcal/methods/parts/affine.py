@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from balcal.core import BalcalError
 from balcal.methods.parts.fitted_map import FittedMap, minimise
-from balcal.methods.parts.held_out import HeldOut
+from balcal.methods.parts.held_out import HeldOut, in_pieces
 
 PENALTIES = tuple(10.0**e for e in range(5, -5, -1))
 """Tried from strong to weak."""
@@ -73,7 +73,8 @@ class MatrixProblem:
         self.shares, self.centre = held_out.shares, centre
         self.x = torch.cat([held_out.scores, torch.ones(n, 1, dtype=torch.float64)], 1)
         self.wanted = torch.zeros_like(centre).index_add_(0, held_out.labels, self.shares[:, None] * self.x)
-        self.room = torch.empty(n, k, dtype=torch.float64)  # kept: memory that is freed and asked for again is slow
+        largest, _ = next(in_pieces(self.x, self.shares))
+        self.room = torch.empty(len(largest), k, dtype=torch.float64)  # kept: freed memory is slow to get again
         p = (self.x @ centre.T).softmax(1)
         h = (p * (1 - p) + 1e-6) * self.shares[:, None]  # above 0 also where the network is certain
         self.blocks = k <= BLOCKS if blocks is None else blocks
@@ -86,9 +87,12 @@ class MatrixProblem:
     def value(self, v: Tensor, price: Tensor) -> tuple[Tensor, Tensor]:
         """The objective and its slope."""
         away = v - self.centre
-        p, total = softmax_in_place(torch.mm(self.x, v.T, out=self.room), self.shares)
-        value = self.shares @ total - (v * self.wanted).sum() + (price * away.square()).sum()
-        return value, p.T @ self.x - self.wanted + 2 * price * away
+        value, slope = (price * away.square()).sum() - (v * self.wanted).sum(), 2 * price * away - self.wanted
+        for x, shares in in_pieces(self.x, self.shares):
+            p, total = softmax_in_place(torch.mm(x, v.T, out=self.room[: len(x)]), shares)
+            value += shares @ total
+            slope.addmm_(p.T, x)
+        return value, slope
 
     def solve(self, price: Tensor, start: Tensor, who: str, small: float = 1e-7) -> Tensor:
         if not self.blocks:
@@ -151,14 +155,17 @@ def solve_diagonal(
     unit = torch.stack([(h * c * c).sum(0) + 1e-6 + 2 * price * (1 + m * m), h.sum(0) + 2 * price]).rsqrt()
 
     wanted = torch.stack([(shares * targets * c).sum(0), (shares * targets).sum(0)])
-    weights, room = shares[:, 0], torch.empty_like(c)
+    largest, _ = next(in_pieces(c, held_out.shares))
+    room = torch.empty_like(largest)
 
     def objective(u: Tensor) -> tuple[Tensor, Tensor]:
         w, a = u * unit
-        p, total = softmax_in_place(torch.addcmul(a, c, w, out=room), weights)
-        value = weights @ total - (wanted * torch.stack([w, a])).sum()
-        slope_of_a = p.sum(0)
-        slope = torch.stack([p.mul_(c).sum(0), slope_of_a]) - wanted
+        value, slope = -(wanted * torch.stack([w, a])).sum(), -wanted
+        for rows, share in in_pieces(c, held_out.shares):
+            p, total = softmax_in_place(torch.addcmul(a, rows, w, out=room[: len(rows)]), share)
+            value += share @ total
+            slope[1] += p.sum(0)
+            slope[0] += p.mul_(rows).sum(0)
         if price:
             away, b = w - scale, a - w * m
             value = value + price * (away.square() + b.square()).sum()

@@ -6,10 +6,12 @@ No fitted map gives probability 0, which would make the NLL infinite: `mixed` ad
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any, ClassVar
 
 import torch
 from scipy.optimize import minimize
+from threadpoolctl import ThreadpoolController
 from torch import Tensor, nn
 
 from balcal.core import BalcalError, Outputs
@@ -122,6 +124,11 @@ def keep_top(log_probs: Tensor, scores: Tensor) -> Tensor:
     return log_probs.scatter(-1, scores.argmax(-1, keepdim=True), best)
 
 
+@cache
+def thread_pools() -> ThreadpoolController:
+    return ThreadpoolController()
+
+
 def minimise(
     objective: Objective,
     start: Tensor,
@@ -157,7 +164,9 @@ def minimise(
     for _ in range(5):
         if steep <= small:
             break
-        found = minimize(flat, best.numpy(), jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+        # threads of scipy's BLAS wait at full speed, on the cores where torch's threads evaluate the objective
+        with thread_pools().limit(limits=1, user_api="blas"):
+            found = minimize(flat, best.numpy(), jac=True, method="L-BFGS-B", bounds=bounds, options=options)
         if not found.fun < lowest:
             break
         best, lowest = torch.from_numpy(found.x), float(found.fun)
