@@ -203,3 +203,39 @@ def test_the_adapter_adds_at_most_a_twentieth_or_32_units(capsys):
     with pytest.raises(BalcalError, match="width= is for BalCAL's adapter, and `vanilla` has none"):
         balcal.wrap(network, 4, "vanilla", width=7)
     assert network(torch.randn(2, 3)).shape == (2, 4)
+
+
+@pytest.mark.parametrize(("of_network", "of_inputs"), [("double", "double"), ("double", "float"), ("float", "double")])
+@pytest.mark.parametrize("make", [Reversed, lambda: convolutional(POOL, nn.Flatten())], ids=["linear", "convolution"])
+def test_a_head_has_the_precision_of_its_network(make, of_network, of_inputs, tmp_path):
+    """And inputs take it on: numpy makes float64."""
+    x, y = getattr(X, of_inputs)(), torch.tensor([0, 1, 2, 3, 0, 1])
+    network = getattr(make(), of_network)()
+    model = balcal.wrap(network, 4, "balcal-auto+ts", sample=x, quiet=True)
+    assert {weight.dtype for weight in (*model.head.parameters(), model.head.weights)} == {getattr(torch, of_network)}
+    balcal.fit(model, [(x, y)] * 2, [(torch.cat([x] * 2), torch.cat([y] * 2))], epochs=2, quiet=True)
+    again = balcal.load(balcal.save(model, tmp_path / "model.pt"), network=getattr(make(), of_network)())
+    assert torch.equal(again(x), model.eval()(x))
+    assert balcal.predict(model, [(x.numpy(), y)]).probs.sum(1).allclose(torch.ones(6))
+    found = balcal.retrofit(getattr(make(), of_network)(), [(torch.cat([x] * 20), torch.cat([y] * 20))], tolerance=1)
+    assert found.model.head.weights.dtype is getattr(torch, of_network)
+    assert balcal.export(model, x, tmp_path / "model.pt2")["verified"]["largest_difference"] < 1e-5
+
+
+def test_a_network_in_half_precision_has_a_head_in_float32():
+    x, y = X[:4].repeat(3, 1, 1, 1), torch.arange(12) % 4
+    network = Reversed().bfloat16()
+    model = balcal.wrap(network, 4, sample=x, quiet=True)
+    assert {weight.dtype for weight in (*model.head.parameters(), model.head.weights)} == {torch.float32}
+    before = network.fc.weight.clone()
+    balcal.fit(model, [(x, y)], [(x, y)], epochs=2, lr=0.1, quiet=True)
+    assert network.fc.weight.dtype is torch.bfloat16
+    assert not torch.equal(network.fc.weight, before)
+    coarse = balcal.wrap(Reversed().half(), 4, quiet=True)
+    with pytest.raises(
+        BalcalError, match=r"float16, such as backbone\.\S+, are too coarse to be trained: wrap network"
+    ):
+        balcal.fit(coarse, [(x, y)], [(x, y)], epochs=1, quiet=True)
+    for weight in coarse.backbone.parameters():
+        weight.requires_grad_(False)
+    assert len(balcal.fit(coarse, [(x, y)], [(x, y)], epochs=1, quiet=True)) == 1

@@ -19,7 +19,7 @@ from balcal.methods.joining import maps_networks, parts
 from balcal.methods.parts.average import Average, Members, Viewed
 from balcal.methods.parts.etf import VectorAdapter
 from balcal.methods.vanilla import VANILLA
-from balcal.model import Model, evaluating
+from balcal.model import Model, as_taken_by, evaluating
 from balcal.recipe import Method, Recipe
 from balcal.runtime.names import unknown
 from balcal.runtime.randomness import own_randomness
@@ -120,6 +120,7 @@ def _wrapped(
     chosen, inner = as_method(method), _unwrapped(network)
     if chosen.join is not None or chosen.views is not None:
         raise BalcalError(f"`{chosen}` is the mean of several predictions: use balcal.join([model, ...]) or balcal.tta")
+    sample = as_taken_by(inner, sample)
     if features is not None:
         if classifier is not None:
             raise BalcalError("classifier= and features= exclude each other: pass one of them")
@@ -183,10 +184,10 @@ def _tried(model: Model, sample: Any) -> Model:
 
 
 def _placed(model: Model, network: nn.Module) -> Model:
-    """Move the new parts to the network's device."""
-    first = next(network.parameters(), None)
+    """Move the new parts to the network's device; the head has the network's precision, float32 at least."""
+    first = next((weight for weight in network.parameters() if weight.is_floating_point()), None)
     if first is not None:
-        model.head.to(first.device)
+        model.head.to(first.device, torch.promote_types(first.dtype, torch.float32))
         model.posthoc.to(first.device)
     return model
 

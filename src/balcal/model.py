@@ -35,6 +35,19 @@ def in_float32(fn: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
     return moved
 
 
+def as_taken_by(network: nn.Module, x: Any) -> Any:
+    """Inputs in the precision of a network's weights, if these are half or float64, or the inputs float64, as of numpy.
+
+    >>> as_taken_by(nn.Linear(2, 2), torch.zeros(2, dtype=torch.float64)).dtype
+    torch.float32
+    """
+    dtype = next((weight.dtype for weight in network.parameters() if weight.dtype.is_floating_point), None)
+    if dtype is None:
+        return x
+    other = (torch.float16, torch.bfloat16, torch.float32) if dtype == torch.float64 else (torch.float64,)
+    return change(x, lambda t: t.to(dtype) if t.dtype in other or (dtype in HALF and t.is_floating_point()) else t)
+
+
 @runtime_checkable
 class NamesMapChannels(Protocol):
     """A backbone whose feature map has other channels than `num_features`; None: it has no feature map."""
@@ -89,10 +102,7 @@ class Model(nn.Module):
 
     def features(self, x: Any) -> tuple[Tensor, Tensor]:
         """The backbone's features of x: the map that the head may read, and the vector (N, D)."""
-        weight = next(self.backbone.parameters(), None)
-        if weight is not None and weight.dtype in HALF:
-            x = change(x, lambda tensor: tensor.to(weight.dtype) if tensor.is_floating_point() else tensor)
-        feature_map = self.map_of(x)
+        feature_map = self.map_of(as_taken_by(self.backbone, x))
         return feature_map, self.pooled(feature_map)
 
     def map_of(self, x: Any) -> Tensor:

@@ -138,8 +138,14 @@ def test_retrofit_and_the_estimator_have_the_same_plan():
     network = nn.Sequential(nn.Linear(6, 12), nn.ReLU(), nn.Linear(12, 3))
     with pytest.raises(BalcalError, match="unknown setting `clp`; did you mean `clip`"):
         balcal.retrofit(network, LOADER, LOADER, clp=1.0)
-    with pytest.raises(BalcalError, match="did you mean `sgd`"):
+    with pytest.raises(BalcalError, match=r"did you mean `sgd`\?$"):
         balcal.retrofit(network, LOADER, LOADER, optimizer="SGD")
+    for use in (
+        lambda own: balcal.retrofit(network, LOADER, LOADER, optimizer=own),
+        lambda own: balcal.BalCALClassifier(settings={"optimiser": own}).fit(X.numpy(), Y.numpy()),
+    ):
+        with pytest.raises(BalcalError, match=r"goes by its name .sgd, adam, adamw., as the weights .* are new"):
+            use(sgd(network))
     with pytest.raises(BalcalError, match="unknown setting `clp`; did you mean `clip`"):
         balcal.BalCALClassifier(settings={"clp": 1.0}).fit(X.numpy(), Y.numpy())
     slow = balcal.BalCALClassifier(settings={"optimizer": "sgd", "momentum": 0.0}, lr=1e-9, epochs=1, random_state=0)

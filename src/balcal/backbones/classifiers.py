@@ -221,12 +221,13 @@ def as_linear(layer: Any, num_classes: int) -> nn.Linear | None:
     outputs = outputs_of(layer) if isinstance(layer, nn.Module) else 0
     if not outputs or outputs not in ({num_classes, 1} if num_classes == 2 else {num_classes}):
         return None
-    if isinstance(layer, nn.Linear) and outputs == num_classes:
+    dtype = torch.promote_types(layer.weight.dtype, torch.float32)  # a head does not work in half precision
+    if isinstance(layer, nn.Linear) and outputs == num_classes and layer.weight.dtype == dtype:
         return layer
     weight, bias = layer.weight.detach().flatten(1), None if layer.bias is None else layer.bias.detach()
     if outputs != num_classes:
         weight, bias = torch.cat([-weight / 2, weight / 2]), None if bias is None else torch.cat([-bias / 2, bias / 2])
-    made = nn.Linear(weight.shape[1], num_classes, bias is not None, weight.device, weight.dtype)
+    made = nn.Linear(weight.shape[1], num_classes, bias is not None, weight.device, dtype)
     with torch.no_grad():
         made.weight.copy_(weight)
         if bias is not None:

@@ -60,9 +60,10 @@ def fit(
     """Train a wrapped model on your loaders, on the model's device; return one record per epoch.
 
     The model ends with the weights of its best epoch by validation NLL, and with its post-hoc map fitted. Without a
-    `val_loader` a tenth of the training samples is held out, and a note says so. With `out` the training survives
-    interruption: the same call resumes. `track` names trackers that get each epoch's record: `["csv:epochs.csv",
-    "tensorboard:logs"]`. `settings` are those of a `Plan`: lr, weight_decay, schedule, clip, accumulate, precision, ...
+    `val_loader` a tenth of the training samples is held out, of few up to a fifth, and a note says so. With `out`
+    the training survives interruption: the same call resumes. `track` names trackers that get each epoch's record:
+    `["csv:epochs.csv", "tensorboard:logs"]`. `settings` are those of a `Plan`: lr, weight_decay, schedule, clip,
+    accumulate, precision, ...
 
     `optimizer=` (or `optimiser=`) is `"sgd"`, `"adam"`, `"adamw"`, or an object of torch.optim made of
     `model.parameters()`, and `scheduler=` one of torch.optim.lr_scheduler. The scheduler steps after each epoch;
@@ -93,7 +94,7 @@ def fit(
         raise BalcalError("the loader decides the batch size: leave batch_size= out")
     own = own_optimiser(model, settings, scheduler, scheduler_every)
     device = model.head.weights.device
-    plan = plan_of(model.method, device, {"epochs": epochs}, settings)
+    plan = plan_of(model.method, device, {"epochs": epochs}, settings, objects=True)
     seed = check_value("seed", seed, int, SEED)
     world = current_world()
     progress = Progress(model.method.name, quiet or not world.first)

@@ -40,9 +40,10 @@ def plan_of(
     given: Mapping[str, Any],
     settings: Mapping[str, Any],
     usual: Mapping[str, Any] | None = None,
+    objects: bool = False,
 ) -> Plan:
     """The plan of a user's settings on top of what the method brings, checked; `given` are those with a name of their
-    own where the user calls us, `usual` what holds if the user says nothing.
+    own where the user calls us, `usual` what holds if the user says nothing. `objects`: optimisers may be objects, too.
 
     >>> plan_of(Method(), torch.device("cpu"), {"epochs": 3}, {"learning_rate": 0.1})
     Traceback (most recent call last):
@@ -53,13 +54,18 @@ def plan_of(
     if "optimizer" in chosen:
         _check_one_spelling(chosen)
         chosen["optimiser"] = chosen.pop("optimizer")
+    if isinstance(chosen.get("optimiser"), torch.optim.Optimizer):
+        raise BalcalError(
+            f"here an optimiser goes by its name ({', '.join(KINDS)}), as the weights that it trains are new: objects "
+            "are for balcal.fit"
+        )
     for name in chosen:
         if name not in known:
             raise BalcalError(unknown("setting", name, known, SPELLINGS))
     try:
         plan = Plan(**method.brings | dict(usual or {}) | chosen | dict(given))
     except BalcalError as error:
-        if "plan.optimiser" not in str(error):
+        if not objects or "plan.optimiser" not in str(error):
             raise
         raise BalcalError(f"{error} (or pass an object: optimizer=torch.optim.NAME(model.parameters(), ...))") from None
     return replace(plan, precision=best_precision(device)) if plan.precision == "auto" else plan
@@ -124,6 +130,7 @@ def own_optimiser(model: nn.Module, settings: dict[str, Any], scheduler: Any, ev
             raise BalcalError("scheduler= needs optimizer= as well: the object that it schedules")
         if every is not None:
             raise BalcalError("scheduler_every= is for scheduler=, and there is none: leave it out")
+        _check_precision(model)
         return None
     if not isinstance(optimiser, torch.optim.Optimizer):
         raise BalcalError(
@@ -140,6 +147,15 @@ def own_optimiser(model: nn.Module, settings: dict[str, Any], scheduler: Any, ev
     if scheduler is None:
         return OwnOptimiser(optimiser)
     return OwnOptimiser(optimiser, scheduler, _check_scheduler(scheduler, optimiser, settings, every))
+
+
+def _check_precision(model: nn.Module) -> None:
+    half = next((key for key, w in model.named_parameters() if w.requires_grad and w.dtype is torch.float16), None)
+    if half is not None:
+        raise BalcalError(
+            f"weights in float16, such as {half}, are too coarse to be trained: wrap network.float() (precision='bf16' "
+            "saves time), or freeze them with requires_grad_(False)"
+        )
 
 
 def _check_weights(model: nn.Module, optimiser: torch.optim.Optimizer, name: str) -> None:

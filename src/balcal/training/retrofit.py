@@ -170,9 +170,9 @@ def _new_head(start: Model, method: Method) -> Model:
     if "mix" in frozen.changes:
         raise BalcalError(f"`{method.name}` mixes images, and retrofit keeps their features: choose another method")
     model = Model(start.backbone, start.num_classes, as_method(frozen), deepcopy(own) if fits else None)
-    place = start.head.weights.device
-    model.head.to(place)
-    model.posthoc.to(place)
+    like = start.head.weights
+    model.head.to(like.device, like.dtype)
+    model.posthoc.to(like.device)
     return model
 
 
