@@ -141,11 +141,11 @@ def test_an_unfitted_gamma_changes_nothing_and_one_classifier_has_none():
 
 @pytest.mark.parametrize("method", ["ts", "ets", "isotonic", "gamma"])
 def test_a_trained_model_takes_a_calibrator_along(method, tmp_path):
-    x = torch.randn(160, 6)
-    y = (x[:, :3] + 0.8 * torch.randn(160, 3)).argmax(1)
+    x = torch.randn(240, 6)
+    y = (x[:, :3] + 0.8 * torch.randn(240, 3)).argmax(1)
     network = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3))
     model = balcal.wrap(network, num_classes=3, method="balcal")
-    train, held = (DataLoader(TensorDataset(x[rows], y[rows]), 40) for rows in (slice(0, 80), slice(80, 160)))
+    train, held = (DataLoader(TensorDataset(x[rows], y[rows]), 40) for rows in (slice(0, 120), slice(120, 240)))
     balcal.fit(model, train, held, epochs=2, quiet=True)
     before = balcal.predict(model, held)
     assert balcal.calibrate(model, held, method) is model
@@ -260,6 +260,18 @@ def test_hot_logits_get_the_temperature_that_they_need():
     z, y = held_out(4, n=400)
     assert solve_temperature(z * 600, y) == pytest.approx(600 * solve_temperature(z, y), rel=1e-6)
     assert solve_temperature(z * 600, y) > 1000
+
+
+def test_few_samples_are_said_to_be_few():
+    z, y = held_out(4, n=99)
+    with pytest.warns(UserWarning, match="99 held-out samples are few for `ts`: below 100"):
+        balcal.Calibrator("ts", inputs="logits").fit(z, y)
+    model = balcal.wrap(nn.Sequential(nn.Linear(4, 4)), 4, "vanilla")
+    with pytest.warns(UserWarning, match="99 held-out samples are few for `vs`"):
+        balcal.calibrate(model, [(z.float(), y)], "vs")
+    for unknown in ("bogus", "balcal"):
+        with pytest.raises(BalcalError, match=r"auto, beta, dirichlet, ets, gamma, histogram, isotonic, .* ts, vs"):
+            balcal.Calibrator(unknown).fit(z.softmax(1), y)
 
 
 def test_a_temperature_at_its_lower_bound_is_explained():

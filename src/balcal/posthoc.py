@@ -8,6 +8,7 @@ Post-hoc methods go by their names: see `balcal list methods`. Without a name cr
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -23,12 +24,14 @@ from torch import Tensor
 from balcal.build import spec_of
 from balcal.core import BalcalError, Outputs
 from balcal.data.loaders import LoaderBatches, Reading
+from balcal.data.splits import few_samples
 from balcal.evaluation.predict import fit_posthoc
 from balcal.methods.parts.held_out import check_size
 from balcal.metrics.inputs import read_logits, read_unlabelled
 from balcal.metrics.reading import read_labels
 from balcal.model import Model
 from balcal.runtime.values import as_tensor
+from balcal.training.own_data import known_samples
 
 Inputs = Literal["probs", "log_probs", "logits"]
 
@@ -86,6 +89,8 @@ class Calibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if groups is not None:
             given["groups"] = torch.from_numpy(np.unique(np.asarray(groups), return_inverse=True)[1])
         self.map_ = spec_of(self.method, self.settings).fit(Outputs.of(scores), labels, **given)
+        if sentence := few_samples(len(labels), self.method):
+            warnings.warn(sentence, stacklevel=2)
         self.classes_ = np.arange(scores.shape[1])
         self.n_features_in_ = scores.shape[1]
         return self
@@ -163,7 +168,7 @@ def calibrate(
 
     >>> from balcal.build import wrap
     >>> model = wrap(torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3)), 3, "vanilla")
-    >>> data = [(torch.randn(60, 4), torch.arange(60) % 3)]
+    >>> data = [(torch.randn(120, 4), torch.arange(120) % 3)]
     >>> bool(calibrate(model, data, "laplace", train_loader=data).posthoc.prior_precision > 0)
     True
     """
@@ -173,4 +178,6 @@ def calibrate(
     train = None if train_loader is None else LoaderBatches(train_loader, device, 0, Reading(model.num_classes))
     model.posthoc = fit_posthoc(model, spec, batches, train).to(device)
     model.method = replace(model.method, posthoc=spec)
+    if (count := known_samples(loader, batches.reading)) and (sentence := few_samples(count, method)):
+        warnings.warn(sentence, stacklevel=2)
     return model

@@ -228,6 +228,7 @@ def test_the_public_names_are_there():
 def test_version_and_completion(capsys, monkeypatch):
     code, out, _ = balcal_cli("--version", capsys=capsys)
     assert (code, out.strip()) == (0, f"balcal {balcal.__version__}")
+    monkeypatch.setattr(sys.modules["__main__"], "__package__", None)  # a script, even under `python -m pytest`
     monkeypatch.setenv("_BALCAL_COMPLETE", "complete_bash")
     monkeypatch.setenv("COMP_WORDS", "balcal train digits fl+bal")
     monkeypatch.setenv("COMP_CWORD", "3")

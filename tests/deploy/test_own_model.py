@@ -12,10 +12,10 @@ import balcal
 from balcal.core import BalcalError
 
 rng = torch.Generator().manual_seed(5)
-Y = torch.randint(3, (90,), generator=rng)
-X = torch.randn(90, 6, generator=rng)
-X[torch.arange(90), Y] += 1.5
-DATA = [(X[rows], Y[rows]) for rows in torch.arange(90).split(30)]
+Y = torch.randint(3, (120,), generator=rng)
+X = torch.randn(120, 6, generator=rng)
+X[torch.arange(120), Y] += 1.5
+DATA = [(X[rows], Y[rows]) for rows in torch.arange(120).split(40)]
 
 
 def network():
@@ -66,7 +66,7 @@ def test_what_does_not_fit_gets_a_sentence(tmp_path):
     balcal.save(trained(own), file)
     with pytest.raises(BalcalError, match="a method of your own: pass method= as well"):
         balcal.load(file, network=network())
-    assert balcal.load(file, network=network(), method=own)(X).shape == (90, 3)
+    assert balcal.load(file, network=network(), method=own)(X).shape == (120, 3)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -78,7 +78,7 @@ def test_half_precision_is_for_the_backbone(dtype):
     assert torch.equal(half.head.weights, model.head.weights)
     full, less = balcal.predict(model, DATA), balcal.predict(half, DATA)
     torch.testing.assert_close(less.probs, full.probs, rtol=0, atol=0.03)
-    assert torch.allclose(less.probs.sum(1), torch.ones(90), atol=1e-5), "still probabilities in float32"
+    assert torch.allclose(less.probs.sum(1), torch.ones(120), atol=1e-5), "still probabilities in float32"
     assert half.double().head.weights.dtype is torch.float64
 
 
@@ -110,20 +110,20 @@ def test_an_exported_model_gives_the_same_probabilities(kind, suffix, tmp_path):
     opened = balcal.load(file, trusted=True)
     np.testing.assert_allclose(opened.predict_proba(x), model(x).exp().detach().numpy(), atol=1e-5)
     assert set(opened.predict(x)) <= {"a", "b", "c"}
-    assert opened.card["calibration"]["samples"] == 90
+    assert opened.card["calibration"]["samples"] == 120
     if kind == "tensor":
-        with pytest.raises(BalcalError, match=r"this model takes x of shape \('N', 6\), not \(90, 5\)"):
+        with pytest.raises(BalcalError, match=r"this model takes x of shape \('N', 6\), not \(120, 5\)"):
             opened.predict_proba(X[:, :5])
 
 
 def test_a_card_tells_what_gamma_was_solved_on(tmp_path):
     model = trained("balcal-auto")
     card = balcal.card(model, balcal.predict(model, DATA), ["a|b", "c", "d"])
-    assert card["solved_on"] == {"split": "validation", "samples": 90.0}
-    assert "**Solved on** 90 validation samples" in str(card)
+    assert card["solved_on"] == {"split": "validation", "samples": 120.0}
+    assert "**Solved on** 120 validation samples" in str(card)
     assert r"a\|b" in str(card)
     json.dumps(card)
-    assert balcal.card(trained("balcal"))["solved_on"] == {"split": "training", "samples": 90.0}
+    assert balcal.card(trained("balcal"))["solved_on"] == {"split": "training", "samples": 120.0}
     with pytest.raises(BalcalError, match="2 names for 3 classes"):
         balcal.card(model, classes=["a", "b"])
     with pytest.raises(BalcalError, match=r"writes FILE\.onnx or FILE\.pt2, not model\.pt"):

@@ -90,6 +90,7 @@ def test_where_nearly_all_is_right_nothing_but_a_temperature_is_trusted():
     assert chosen.count("ts") >= 18
 
 
+@pytest.mark.filterwarnings("ignore:.* held-out samples are few")
 @pytest.mark.parametrize("name", [name for name in calibrators() if name not in ("gamma", "laplace")])
 @settings(max_examples=8, deadline=None)
 @given(

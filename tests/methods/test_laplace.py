@@ -15,6 +15,8 @@ from balcal.evaluation import judge
 from balcal.registry import recipe
 from balcal.runs import Run
 
+pytestmark = pytest.mark.filterwarnings("ignore:.* held-out samples are few")
+
 
 def network(bias=True):
     """Five numbers in, three classes out; trained a little."""

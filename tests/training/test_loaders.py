@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, RandomSampler, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, RandomSampler, TensorDataset
 
 import balcal
 from balcal.core import BalcalError
@@ -163,4 +163,41 @@ def test_of_samples_drawn_with_replacement_none_can_be_held_out():
     for sampler in (RandomSampler(data, replacement=True), RandomSampler(data, num_samples=32)):
         with pytest.raises(BalcalError, match=r"no samples can be held out.*: pass val_loader="):
             hold_out(DataLoader(data, 8, sampler=sampler), seed=0)
-    assert len(hold_out(DataLoader(data, 8, shuffle=True), seed=0)[1].dataset) == 6
+
+
+def test_a_sampler_that_wants_the_epoch_gets_it():
+    """Else each epoch of a DistributedSampler would have the same order."""
+    orders = []
+
+    class Seen(DistributedSampler):
+        def __iter__(self):
+            orders.append(list(super().__iter__()))
+            return iter(orders[-1])
+
+    sampler = Seen(TensorDataset(X, Y), num_replicas=2, rank=0, shuffle=True)
+    for loader in (
+        DataLoader(TensorDataset(X, Y), 16, sampler=sampler),
+        DataLoader(TensorDataset(X, Y), batch_sampler=BatchSampler(sampler, 16, drop_last=False)),
+    ):
+        orders.clear()
+        balcal.fit(wrapped(), loader, GOOD, epochs=3, quiet=True)
+        assert len({tuple(order) for order in orders}) == 3
+
+
+@pytest.mark.parametrize(("samples", "held"), [(20, 4), (64, 13), (500, 100), (900, 100), (3000, 300)])
+def test_more_than_a_tenth_is_held_out_of_few(samples, held):
+    """A hundred, but no more than a fifth."""
+    loader = DataLoader(TensorDataset(torch.zeros(samples, 8), torch.zeros(samples).long()), 8)
+    rest, found = hold_out(loader, seed=0)
+    assert (len(found.dataset), len(rest.dataset)) == (held, samples - held)
+
+
+@pytest.mark.parametrize(("method", "fits"), [("balcal-auto", True), ("vanilla+ts", True), ("balcal", False)])
+def test_few_held_out_samples_are_said_to_be_few(method, fits, capsys):
+    """A method that fits nothing on them says nothing; nor does any on a hundred."""
+    words = f"64 held-out samples are few for `{method}`: below 100 an accuracy is known to 3 points or worse"
+    for val in (GOOD, DataLoader(TensorDataset(X, Y), 16)):
+        balcal.fit(wrapped(method), GOOD, val, epochs=1)
+        assert (words in capsys.readouterr().err) == fits
+    balcal.fit(wrapped(method), GOOD, GOOD * 2, epochs=1)
+    assert "are few" not in capsys.readouterr().err

@@ -258,7 +258,7 @@ def test_fit_does_not_depend_on_the_number_of_workers():
     assert torch.equal(*found)
 
 
-def test_without_a_validation_loader_a_tenth_is_held_out_and_that_is_said(capsys):
+def test_without_a_validation_loader_some_are_held_out_and_that_is_said(capsys):
     train, _, _, _ = loaders()
     seen: list[int] = []
 
@@ -270,12 +270,12 @@ def test_without_a_validation_loader_a_tenth_is_held_out_and_that_is_said(capsys
     numbered = DataLoader(Numbered(*train.dataset.tensors), batch_size=32, shuffle=True)
     rest, held = hold_out(numbered, seed=0)
     assert len({*rest.dataset.indices} | {*held.dataset.indices}) == 240
-    assert len(held.dataset) == 24
+    assert len(held.dataset) == 48
     model = balcal.wrap(net(), 4, "balcal-auto")
     records = balcal.fit(model, numbered, epochs=2, lr=1e-2)
-    assert "24 of 240 training samples are held out" in capsys.readouterr().err
-    assert sorted(seen[:216]) == rest.dataset.indices
-    assert sorted(seen[216:240]) == held.dataset.indices
+    assert "48 of 240 training samples are held out" in capsys.readouterr().err
+    assert sorted(seen[:192]) == rest.dataset.indices
+    assert sorted(seen[192:240]) == held.dataset.indices
     assert records[-1]["branch"] in ("root", "standard", "closest", "sharpened", "boldest")
 
 

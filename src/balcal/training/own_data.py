@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from balcal.core import BalcalError
-from balcal.data.loaders import LoaderBatches, Reading, class_weights, counted, pairs
-from balcal.data.splits import each_once, hold_out, loader_like, same_order
+from balcal.data.loaders import LoaderBatches, Reading, class_weights, counted, length_of, pairs
+from balcal.data.splits import each_once, few_samples, hold_out, loader_like, same_order
 from balcal.model import Model
 from balcal.runtime.values import as_tensor, at_least, check_value
 
@@ -62,7 +62,19 @@ class OwnData:
         for name, batches in (("training", learn), ("validation", check)):
             if not len(batches):
                 raise BalcalError(f"the {name} loader is empty")
+        fitted = "posthoc" in model.method.changes or (
+            model.method.tally is not None and model.method.tally.on == "val"
+        )
+        if fitted and (count := known_samples(val, checking)) and (sentence := few_samples(count, model.method.name)):
+            say(sentence)
         return replace(self, train=rest, val=val), learn, check
+
+
+def known_samples(loader: Iterable[Any], reading: Reading) -> int | None:
+    """How many samples a loader has, if that is known without loading them."""
+    if isinstance(loader, list | tuple):
+        return sum(len(labels) for _, labels in pairs(loader, reading))
+    return length_of(getattr(loader, "dataset", ()))
 
 
 class WithWeights(Dataset[Any]):
