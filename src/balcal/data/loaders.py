@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -208,6 +208,8 @@ class LoaderBatches:
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[Any, Any]]:
         seed_torch(self.seed, "order", epoch)  # samplers draw their order from torch's generator
+        for sampler in {id(each): each for each in samplers_of(self.loader)}.values():
+            sampler.set_epoch(epoch)
         for step, (x, y) in enumerate(pairs(self.loader, self.reading, self.steps)):
             if step >= start:
                 yield to_device(x, self.device), y.to(self.device, non_blocking=True)
@@ -219,6 +221,21 @@ class LoaderBatches:
 
 def to_device(x: Any, device: torch.device) -> Any:
     return change(x, lambda tensor: tensor.to(device, non_blocking=True))
+
+
+@runtime_checkable
+class OrderedByEpoch(Protocol):
+    """A sampler whose order depends on the epoch, such as torch's DistributedSampler."""
+
+    def set_epoch(self, epoch: int) -> None: ...
+
+
+def samplers_of(loader: Any) -> Iterator[OrderedByEpoch]:
+    """The samplers of a loader that want to know the epoch."""
+    batches = getattr(loader, "batch_sampler", None)
+    for sampler in (getattr(loader, "sampler", None), batches, getattr(batches, "sampler", None)):
+        if isinstance(sampler, OrderedByEpoch):
+            yield sampler
 
 
 def length_of(loader: Iterable[Any]) -> int | None:
