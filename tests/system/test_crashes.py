@@ -66,7 +66,10 @@ TRAININGS = {
     "post-hoc on top": ["balcal+ts"],
     "saved in mid-epoch": ["balcal", "--save-every", "0"],
     "every epoch kept": ["vanilla", "--keep-epochs", "1"],
+    "joined": ["2*vanilla+ts"],
 }
+AFTER_OTHERS = {"tst": "tst", "pcs": "pcs", "2*vanilla+ts": "2xvanilla"}
+"""method -> how the folder of its own run begins"""
 
 
 @pytest.mark.parametrize("method", TRAININGS.values(), ids=TRAININGS)
@@ -74,9 +77,11 @@ def test_training(method, tmp_path, cli):
     """Where another run comes first, that one is there: it dies as any other does."""
     root, before = tmp_path / "r", tmp_path / "before"
     command = cli("train", "digits", *method, *QUICK, "--out", root)
-    if method[0] in ("tst", "pcs"):
+    if own := AFTER_OTHERS.get(method[0]):
         command()
-        for run in root.glob(f"digits/{method[0]}-*"):
+        last = list(root.glob(f"digits/{own}-*"))
+        assert last
+        for run in last:
             shutil.rmtree(run)
         root.rename(before)
     sweep(command, root, tmp_path / "c", remains, before if before.exists() else None)
