@@ -1,6 +1,6 @@
 """The runs of the `-fast` tasks, one after another; the same command goes on where it was stopped.
 
-BALCAL_DATA=../shared/data python results/scripts/fast.py --runs DIR [--threads 2] [TASK ...]
+BALCAL_DATA=../shared/data python results/scripts/fast.py --runs DIR [--threads 2] [--methods ls,fl] [--seeds 0,1] [TASK ...]
 BALCAL_DATA=../shared/data python results/scripts/fast.py --runs DIR --paper     only the paper's items, from these runs
 
 Each finished run becomes a file in results/data/fast: accuracy, ECE and NLL on the test images for the chosen and the
@@ -40,7 +40,7 @@ from balcal.training.fit import train_recipe
 FIRST = ("vanilla", "balcal-logits", "balcal", "balcal-auto")
 REST = ("ls", "mixup", "fl", "mit", "tst", "vtst", "acls", "flsd", "cpc", "plp", "mmce-w")
 FEWER = ("ls", "mixup", "fl", "mit", "tst")
-METHODS = {"cifar10-fast": FIRST + REST, "cifar100-fast": FIRST + FEWER, "svhn-fast": FIRST + FEWER}
+METHODS = {"cifar10-fast": (*FIRST, *REST, "balcal-released"), "cifar100-fast": FIRST + FEWER, "svhn-fast": FIRST + FEWER}
 SEEDS = (0, 1, 2)
 SHOWN = ("accuracy", "ece", "nll", "mean_confidence", "adaptive_ece", "brier")
 WRITTEN = ("loss", "gamma", "val_acc", "val_nll", "val_ece", "val_nll_ts")
@@ -149,6 +149,8 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs"))
     parser.add_argument("--to", type=Path, default=DATA / "fast", help="where the figures go")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--methods", default="", help="only these, with commas between them")
+    parser.add_argument("--seeds", default="", help="only these, with commas between them")
     parser.add_argument("--paper", action="store_true", help="train nothing; answer the paper's items")
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
@@ -156,7 +158,12 @@ def main() -> None:
         items("fast", given.runs, ITEMS, given.to, "fast-")
         picture(given.runs, DOCS / "front.png")
         return
-    left = list(queue(given.tasks or list(METHODS)))
+    methods, seeds = (set(filter(None, each.split(","))) for each in (given.methods, given.seeds))
+    left = [
+        recipe
+        for recipe in queue(given.tasks or list(METHODS))
+        if (not methods or recipe.method.name in methods) and (not seeds or str(recipe.seed) in seeds)
+    ]
     while left:
         taken = [recipe for recipe in left if not written(recipe, given.runs, given.to)]
         if len(taken) == len(left):

@@ -69,7 +69,7 @@ def shown(values: Iterable[float], digits: int = 2, scale: float = 100.0) -> str
 
 def regime(found: dict[tuple[str, str], list[Run]]) -> list[str]:
     """What plain training reaches, run by run."""
-    heads = ("", "seed", "accuracy", "on training images", "ECE", "ECE, chosen", "minutes", "precision", "CPU")
+    heads = ("", "seed", "accuracy", "on training images", "ECE", "ECE, chosen", "minutes", "precision", "CPU, threads")
     lines = ["## The regime: plain training", "", _row(heads), _row(["---"] * len(heads))]
     for task, title in TITLES.items():
         for run in found.get((task, "vanilla"), []):
@@ -85,7 +85,7 @@ def regime(found: dict[tuple[str, str], list[Run]]) -> list[str]:
                         shown([chosen["ece"]]),
                         _minutes(run),
                         run["precision"],
-                        run["cpu"],
+                        f"{run['cpu']}, {run['environment']['threads']}",
                     ]
                 )
             )

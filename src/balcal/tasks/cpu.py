@@ -14,6 +14,7 @@ stops an over-confident network early, and hides what a method does.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 from balcal.recipe import Plan, Task
@@ -50,12 +51,12 @@ def _small(dataset: str, epochs: int, batch_size: int, chosen: Mapping[str, Mapp
     )
 
 
-def _fast(dataset: str, trained: int, augment: Literal["none", "flip"]) -> Task:
+def _fast(dataset: str, trained: int, augment: Literal["none", "flip"], plan: Plan = ONE_CYCLE) -> Task:
     return Task(
         f"{dataset}-fast",
         dataset=dataset,
         backbone="cnn-32",
-        plan=ONE_CYCLE,
+        plan=plan,
         val_size=HELD_OUT,
         augment=augment,
         tuned={**SECOND_STAGES, **HEADS_ONLY, **FROM_PAPER[dataset]},
@@ -80,7 +81,7 @@ TASKS = {
             chosen={"balcal": {"head.delta": 0.6}, "balcal-logits": {"head.delta": 0.6}},
         ),
         _fast("cifar10", 45_000, "flip"),
-        _fast("cifar100", 45_000, "flip"),
+        _fast("cifar100", 45_000, "flip", replace(ONE_CYCLE, epochs=20)),  # with 14, it knows 98.2 % of them
         _fast("svhn", 68_257, "none"),
     )
 }
