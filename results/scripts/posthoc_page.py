@@ -19,7 +19,8 @@ fitted on n samples, 20 times drawn anew, and measured on all others. Made by `p
   intervals are rather too narrow).
 - `auto` chooses among `ts`, `svs`, `sms` and doing nothing (with two classes also `platt`, `beta`, `quadratic`). Its
   margins were set on these sets: first on the four networks, by this table; then once more on all sets, where eleven
-  variants were compared on other splits (n = 200 to 1,000). So for `auto` this table is no independent test.
+  variants were compared on other splits (n = 200 to 1,000). So for `auto` this table is no independent test, except
+  on our own `vanilla` runs, which were added afterwards.
 - `vs`, `ms` and `dirichlet` are left out in part where there are more than 50 classes: a fit takes seconds to minutes
   there.
 """
