@@ -1,6 +1,7 @@
 """The runs of the `-fast` tasks, one after another; the same command goes on where it was stopped.
 
-BALCAL_DATA=../shared/data python results/scripts/fast.py --runs DIR [--threads 2] [--methods ls,fl] [--seeds 0,1] [TASK ...]
+BALCAL_DATA=../shared/data python results/scripts/fast.py --runs DIR [--threads 2] [TASK ...]
+BALCAL_DATA=../shared/data python results/scripts/fast.py --runs DIR --methods ls,fl --seeds 0,1     only some of them
 BALCAL_DATA=../shared/data python results/scripts/fast.py --runs DIR --paper     only the paper's items, from these runs
 
 Each finished run becomes a file in results/data/fast: accuracy, ECE and NLL on the test images for the chosen and the
@@ -40,7 +41,11 @@ from balcal.training.fit import train_recipe
 FIRST = ("vanilla", "balcal-logits", "balcal", "balcal-auto")
 REST = ("ls", "mixup", "fl", "mit", "tst", "vtst", "acls", "flsd", "cpc", "plp", "mmce-w")
 FEWER = ("ls", "mixup", "fl", "mit", "tst")
-METHODS = {"cifar10-fast": (*FIRST, *REST, "balcal-released"), "cifar100-fast": FIRST + FEWER, "svhn-fast": FIRST + FEWER}
+METHODS = {
+    "cifar10-fast": (*FIRST, *REST, "balcal-released"),
+    "cifar100-fast": FIRST + FEWER,
+    "svhn-fast": FIRST + FEWER,
+}
 SEEDS = (0, 1, 2)
 SHOWN = ("accuracy", "ece", "nll", "mean_confidence", "adaptive_ece", "brier")
 WRITTEN = ("loss", "gamma", "val_acc", "val_nll", "val_ece", "val_nll_ts")
