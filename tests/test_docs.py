@@ -194,6 +194,7 @@ def test_an_index_names_every_file(folder):
 
 def test_the_page_of_results_says_what_the_files_say(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "results" / "scripts"))
+    import ensembles_page
     import fast_page
     import posthoc_page
     import write
@@ -202,6 +203,7 @@ def test_the_page_of_results_says_what_the_files_say(monkeypatch):
         write.PAGE: fast_page.page(),
         write.APPENDIX: write.appendix(),
         write.CALIBRATORS: posthoc_page.page(),
+        write.ENSEMBLES: ensembles_page.page(),
         write.README: write.front_page(),
     }
     for path, text in pages.items():

@@ -5,9 +5,9 @@ BALCAL_DATA=../shared/data python results/scripts/fast.py --runs DIR --methods l
 BALCAL_DATA=../shared/data python results/scripts/fast.py --runs DIR --paper     only the paper's items, from these runs
 
 Each finished run becomes a file in results/data/fast: accuracy, ECE and NLL on the test images for the chosen and the
-LAST epoch, with and without temperature scaling; accuracy on the training images; gamma after each epoch; minutes,
-precision, CPU, commit. Several of these commands may share a folder of runs: each takes the next run that nobody is at
-work on.
+LAST epoch, with and without temperature scaling; accuracy on the training images; detection of the other two data sets
+by confidence, last epoch; gamma after each epoch; minutes, precision, CPU, commit. Several of these commands may share
+a folder of runs: each takes the next run that nobody is at work on.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ from balcal import registry
 from balcal.core import BalcalError
 from balcal.data.batches import MemoryBatches
 from balcal.evaluation.judge import batches_of, calibrated_predictions, evaluate, load_chosen, load_splits
+from balcal.evaluation.ood import evaluate_ood
+from balcal.evaluation.other_images import RunPredictor
 from balcal.evaluation.predict import predict_batches
 from balcal.plots import reliability_diagram
 from balcal.recipe import Recipe
@@ -51,7 +53,13 @@ SHOWN = ("accuracy", "ece", "nll", "mean_confidence", "adaptive_ece", "brier")
 WRITTEN = ("loss", "gamma", "val_acc", "val_nll", "val_ece", "val_nll_ts")
 """of each epoch"""
 AFTER = ("", "+ts", "+last", "+last+ts")
-ITEMS = ("main", "variants", "gamma", "delta", "shift", "ood", "ood-confidence")
+OOD = {
+    "cifar10-fast": ("svhn", "cifar100"),
+    "cifar100-fast": ("svhn", "cifar10"),
+    "svhn-fast": ("cifar10", "cifar100"),
+}
+"""as in the paper's tables"""
+ITEMS = ("variants", "gamma", "delta", "shift")
 FRONT = {
     "plain training": ("vanilla", "+last"),
     "BalCAL (balcal-logits)": ("balcal-logits", "+last"),
@@ -96,6 +104,7 @@ def figures_of(recipe: Recipe, runs: Path) -> dict[str, Any]:
             for after, each in judged.items()
         },
         "training_accuracy": {after.strip("+") or "chosen": knows(run, name + after) for after in ("", "+last")},
+        "ood": detects(run, name + "+last"),
         "history": {
             key: [short(record[key]) for record in ended.history] for key in WRITTEN if key in ended.history[0]
         },
@@ -134,6 +143,23 @@ def knows(run: Run, method: str) -> float:
     batches: MemoryBatches = batches_of(run, load_splits(run.recipe.task).train, CPU)
     seen = predict_batches(model, batches)
     return float((seen.log_probs.argmax(1) == seen.labels).double().mean())
+
+
+def detects(run: Run, method: str) -> dict[str, dict[str, float]]:
+    """Detection of other data sets by confidence, and confidence and entropy (nats) on them."""
+    names = OOD.get(run.recipe.task.name)
+    if names is None:
+        return {}
+    with run.in_use():
+        found = evaluate_ood(RunPredictor(run, registry.method(method), CPU), names)["sets"]
+    return {
+        name: {
+            **{figure: each["scores"]["confidence"][figure] for figure in ("auroc", "fpr95")},
+            "confidence": each["mean_confidence"],
+            "entropy": each["mean_entropy"],
+        }
+        for name, each in found.items()
+    }
 
 
 def epoch_seconds(run: Run) -> list[float]:

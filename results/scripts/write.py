@@ -11,6 +11,7 @@ import json
 from collections import Counter
 from typing import Any
 
+import ensembles_page
 import fast_page
 import numpy as np
 import posthoc_page
@@ -30,6 +31,7 @@ PAGE = PICTURES.with_suffix(".md")
 README = DOCS.parent / "README.md"
 BEGIN, END = "<!-- headline -->", "<!-- end of headline -->"
 APPENDIX = PAGE.with_name("results-cpu.md")
+ENSEMBLES = PAGE.with_name("results-ensembles.md")
 CALIBRATORS = PAGE.with_name("results-posthoc.md")
 LAST = PAGE.parent / "research" / "auto-final.md"
 OURS = ("balcal", "balcal-logits", "balcal-auto")
@@ -277,5 +279,6 @@ if __name__ == "__main__":
     README.write_text(front_page())
     APPENDIX.write_text(appendix())
     CALIBRATORS.write_text(posthoc_page.page())
+    ENSEMBLES.write_text(ensembles_page.page())
     if finals():
         LAST.write_text(last_page())
