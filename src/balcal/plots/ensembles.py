@@ -51,7 +51,9 @@ def budget(rows: str | Path | Sequence[Mapping[str, Any]], metric: str = "nll") 
                       label=label, gid=name)  # fmt: skip
         every = sorted((each[cost], each[metric]) for line in points.values() for each in line)
         front = [(x, min(y for other, y in every if other <= x)) for x in dict.fromkeys(x for x, _ in every)]
-        axes.step(*zip(*front, strict=True), where="post", color=SOFT, linestyle="--", linewidth=1, gid=f"{cost} best")
+        label = None if cost == "trainings" else "lowest for the cost"
+        axes.step(*zip(*front, strict=True), where="post", color=SOFT, linestyle="--", linewidth=1, label=label,
+                  gid=f"{cost} best")  # fmt: skip
         axes.set_xscale("log")
         ticks = [int(x) for x, _ in front]
         axes.set_xticks(ticks, [str(x) for x in ticks])
