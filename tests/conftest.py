@@ -27,6 +27,7 @@ EXTRAS = {  # what `pip install 'balcal[NAME]'` brings, and the tests that need 
     "huggingface": ("adapters/test_huggingface", "test_zoo.py::test_a_foreign_model_goes_all_the_way[bert]"),
     "dask": ("test_a_cluster",),
     "timm": ("test_timm", "all_the_way[timm_"),
+    "laplace-torch": ("laplace_torch",),
     "encoders": ("encoder_learns", "sentence_vectors"),
     "tensorboard": ("tensorboard",),
     "mlflow": ("mlflow",),

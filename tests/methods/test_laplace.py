@@ -143,7 +143,7 @@ def test_laplace_torch_says_the_same(hessian, bias):
     """With a bias its Kronecker factors treat weights and bias apart, ours together: see docs/decisions.md."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        oracle = pytest.importorskip("laplace", reason="not a dependency: see CONTRIBUTING.md")
+        oracle = pytest.importorskip("laplace", reason="laplace-torch is not here: make extras")
     from torch.utils.data import DataLoader, TensorDataset
 
     x, _ = data(2)
