@@ -74,7 +74,7 @@ def shown(values: Iterable[float], digits: int = 2, scale: float = 100.0) -> str
 
 def regime(found: dict[tuple[str, str], list[Run]]) -> list[str]:
     """What plain training reaches, run by run."""
-    heads = ("", "seed", "accuracy", "on training images", "ECE", "ECE, chosen", "minutes", "precision", "CPU, threads")
+    heads = ("", "seed", "accuracy", "on training images", "ECE, last and chosen epoch", "minutes", "machine")
     lines = ["## The regime: plain training", "", _row(heads), _row(["---"] * len(heads))]
     for task, title in TITLES.items():
         for run in found.get((task, "vanilla"), []):
@@ -86,11 +86,9 @@ def regime(found: dict[tuple[str, str], list[Run]]) -> list[str]:
                         str(run["seed"]),
                         shown([last["accuracy"]]),
                         shown([run["training_accuracy"]["last"]]),
-                        shown([last["ece"]]),
-                        shown([chosen["ece"]]),
+                        f"{shown([last['ece']])}, {shown([chosen['ece']])}",
                         _minutes(run),
-                        run["precision"],
-                        f"{run['cpu']}, {run['environment']['threads']}",
+                        f"{run['precision']}, {run['cpu']}, {_threads(run)}",
                     ]
                 )
             )
@@ -108,12 +106,17 @@ def _minutes(run: Run) -> str:
     return f"{quiet} ({run['minutes']:.0f})"
 
 
+def _threads(run: Run) -> str:
+    count = run["environment"]["threads"]
+    return f"{count} thread{'s' * (count > 1)}"
+
+
 def at_work(found: dict[tuple[str, str], list[Run]]) -> list[str]:
     """Ours beside plain training: figures of the last epoch, and gamma."""
     lines = ["## BalCAL beside plain training", ""]
     for task, title in TITLES.items():
         lines += [f"### {title}", ""]
-        heads = ("", "seeds", "accuracy", "ECE", "NLL", "ECE +ts", "NLL +ts", "gamma, first and last epoch")
+        heads = ("", "seeds", "accuracy", "ECE", "NLL", "ECE, NLL with `ts`", "gamma, first and last epoch")
         lines += [_row(heads), _row(["---"] * len(heads))]
         for method in ("vanilla", *OURS, "balcal-released"):
             these = found.get((task, method), [])
@@ -125,7 +128,7 @@ def at_work(found: dict[tuple[str, str], list[Run]]) -> list[str]:
 
 def _figures(these: list[Run]) -> list[str]:
     if not these:
-        return [NOTHING] * 7
+        return [NOTHING] * 6
     last, tempered = ([run["figures"][which] for run in these] for which in ("last", "last+ts"))
     courses = [run["history"]["gamma"] for run in these if "gamma" in run["history"]]
     gamma = f"{mean(c[0] for c in courses):.2f}, {mean(c[-1] for c in courses):.2f}" if courses else ""
@@ -134,8 +137,7 @@ def _figures(these: list[Run]) -> list[str]:
         shown(each["accuracy"] for each in last),
         shown(each["ece"] for each in last),
         shown((each["nll"] for each in last), 4, 1.0),
-        shown(each["ece"] for each in tempered),
-        shown((each["nll"] for each in tempered), 4, 1.0),
+        f"{shown(each['ece'] for each in tempered)}, {shown((each['nll'] for each in tempered), 4, 1.0)}",
         gamma,
     ]
 
