@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
+from typing import cast
 
-from posthoc import BINARY, FIRST, REST, SIZES, TABLE
+import numpy as np
+from posthoc import BINARY, FIRST, REST, SIZES, SPLITS, TABLE
+from scipy import stats
+
+from balcal.metrics.over_seeds import holm
 
 NOTHING = "–"
 TOP = """# Calibrators after training
@@ -15,8 +20,8 @@ fitted on n samples, 20 times drawn anew, and measured on all others. Made by `p
 `python results/scripts/write.py`; Brier score, ECE, accuracy, seconds and intervals are in
 [posthoc.csv](../results/data/posthoc.csv).
 
-- A minus is good. `=` marks a difference whose 95 % interval contains 0 (paired over splits; splits overlap, so
-  intervals are rather too narrow).
+- A minus is good. `=` marks a difference that cannot be told from 0 at the 5 % level: a t test paired over splits,
+  corrected by Holm over all sets and sizes of a calibrator. Splits overlap, so the test is rather too sure.
 - `auto` chooses among `ts`, `svs`, `sms` and doing nothing (with two classes also `platt`, `beta`, `quadratic`). Its
   margins were set on these sets: first on the four networks, by this table; then once more on all sets, where eleven
   variants were compared on other splits (n = 200 to 1,000). So for `auto` this table is no independent test, except
@@ -25,17 +30,29 @@ fitted on n samples, 20 times drawn anew, and measured on all others. Made by `p
   there.
 """
 Row = dict[str, str]
+Key = tuple[str, str, int]
+LEVEL = 0.05
 
 
-def rows() -> dict[tuple[str, str, int], Row]:
-    """By set, method and number of samples."""
+def rows() -> dict[Key, Row]:
+    """By set, method and number of samples; each with its verdict against `ts`: better, worse or even."""
     with TABLE.open() as file:
-        return {(row["set"], row["method"], int(row["n"])): row for row in csv.DictReader(file)}
+        found = {(row["set"], row["method"], int(row["n"])): row for row in csv.DictReader(file)}
+    for method in {key[1] for key in found} - {"ts"}:
+        these = [row for key, row in found.items() if key[1] == method and row["nll"]]
+        for row, p in zip(these, holm(np.array([p_value(row) for row in these])), strict=True):
+            sign = "better" if float(row["nll_minus_ts"]) < 0 else "worse"
+            row["verdict"] = sign if p < LEVEL else "even"
+    return found
 
 
-def verdict(row: Row) -> str:
-    """better, worse or even, against `ts`"""
-    return "better" if float(row["high"]) < 0 else "worse" if float(row["low"]) > 0 else "even"
+def p_value(row: Row) -> float:
+    """Of the t test whose 95 % interval the row has."""
+    low, high = float(row["low"]), float(row["high"])
+    if low == high:  # the same predictions
+        return 1.0 if low == 0 else 0.0
+    error = (high - low) / 2 / stats.t.ppf(0.975, SPLITS - 1)
+    return cast(float, 2 * stats.t.sf(abs(float(row["nll_minus_ts"])) / error, SPLITS - 1))
 
 
 def cell(row: Row | None) -> str:
@@ -45,19 +62,21 @@ def cell(row: Row | None) -> str:
     if not row["nll"]:
         return "refused"
     away = float(row["nll_minus_ts"])
-    return f"{100 * away / (float(row['nll']) - away):+.1f} %{' =' if verdict(row) == 'even' else ''}"
+    return f"{100 * away / (float(row['nll']) - away):+.1f} %{' =' if row['verdict'] == 'even' else ''}"
 
 
-def count(found: dict[tuple[str, str, int], Row]) -> list[str]:
+def count(found: dict[Key, Row]) -> list[str]:
     """How often each is better, even or worse."""
     lines = ["## Summary", "", "Cells of all tables below.", ""]
     lines += ["| | better than `ts` | even | worse |", "|---|---|---|---|"]
     for method in (*FIRST, *BINARY, *REST):
         if method == "ts":
             continue
-        seen = Counter(verdict(row) for (_, name, _), row in found.items() if name == method and row["nll"])
+        seen = Counter(row["verdict"] for (_, name, _), row in found.items() if name == method and row["nll"])
         lines.append(f"| `{method}` | {seen['better']} | {seen['even']} | {seen['worse']} |")
-    return [*lines, ""]
+    chosen = [row for (_, name, _), row in found.items() if name == "auto" and row["nll"]]
+    alone = sum(float(row["low"]) > 0 for row in chosen)
+    return [*lines, "", f"Without Holm's correction `auto` would be worse in {alone} of {len(chosen)} cells.", ""]
 
 
 def page() -> str:
