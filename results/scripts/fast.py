@@ -89,6 +89,9 @@ def figures_of(recipe: Recipe, runs: Path) -> dict[str, Any]:
         ended = run.ending()
         judged = {after: evaluate(run, registry.method(name + after), CPU) for after in AFTER}
     seconds = epoch_seconds(run)
+    same = judged[""]["epoch"] == judged["+last"]["epoch"]
+    learned = {"last": knows(run, name + "+last")}
+    learned = {"chosen": learned["last"] if same else knows(run, name), **learned}
     return {
         "task": recipe.task.name,
         "method": name,
@@ -103,7 +106,7 @@ def figures_of(recipe: Recipe, runs: Path) -> dict[str, Any]:
             }
             for after, each in judged.items()
         },
-        "training_accuracy": {after.strip("+") or "chosen": knows(run, name + after) for after in ("", "+last")},
+        "training_accuracy": learned,
         "ood": detects(run, name + "+last"),
         "history": {
             key: [short(record[key]) for record in ended.history] for key in WRITTEN if key in ended.history[0]
