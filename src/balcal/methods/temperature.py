@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from balcal.core import BalcalError, Outputs, PostHoc, at_least_float32
 from balcal.methods.parts.fitted_map import LogProbsMap, mixed
-from balcal.methods.parts.held_out import FEW, Prior, check_held_out, in_pieces, read_scores
+from balcal.methods.parts.held_out import FEW, Prior, check_held_out, in_pieces, large, read_scores
 from balcal.metrics.bins import bin_table
 from balcal.metrics.inputs import LOWEST, TopLabels, finite_scores
 from balcal.recipe import Method
@@ -70,11 +70,11 @@ def solve_temperature(log_probs: Tensor, labels: Tensor, weights: Tensor | None 
     Three right and one wrong deserve odds of three to one: 2 / T = ln 3.
 
     >>> T = solve_temperature(torch.tensor([[2.0, 0.0]] * 4), torch.tensor([0, 0, 0, 1]))
-    >>> round(2 / T - math.log(3), 6)
-    0.0
+    >>> round(math.exp(2 / T), 6)
+    3.0
     """
     z = read_scores(log_probs, "ts")
-    z = z - z.amax(1, keepdim=True)
+    z = torch.sub(z, z.amax(1, keepdim=True), out=large(*z.shape))
     w = torch.ones(len(z), dtype=z.dtype) if weights is None else weights
     own = z.gather(1, labels.cpu()[:, None])[:, 0]
     low, high = 1 / max(HOTTEST, -5 * float(z.min())), 1 / COLDEST
@@ -91,36 +91,42 @@ def _wanted(z: Tensor, w: Tensor, own: Tensor, prior: float) -> float:
     return (float(w @ own) + expected) / (float(w.sum()) + prior)
 
 
-def _moments(z: Tensor, w: Tensor, t: float) -> tuple[float, float]:
-    """Mean over samples of the mean and of the variance of the scores z, where z_k has probability exp(t z_k)."""
-    mean = variance = 0.0
+def _moments(z: Tensor, w: Tensor, t: float) -> tuple[float, float, float]:
+    """Means over samples of the first three cumulants of the scores z, where z_k has probability exp(t z_k).
+
+    >>> _moments(torch.tensor([[0.0, -2.0]]).double(), torch.ones(1).double(), 0.0)
+    (-1.0, 1.0, 0.0)
+    """
+    total = torch.zeros(3, dtype=torch.float64)
     for rows, shares in in_pieces(z, w / w.sum()):
         e = (t * rows).exp_()
-        total = e.sum(1)
-        first = e.mul_(rows).sum(1) / total
-        second = e.mul_(rows).sum(1) / total
-        mean += float(shares @ first)
-        variance += float(shares @ (second - first.square()))
-    return mean, variance
+        weight = e.sum(1)
+        first, second, third = (e.mul_(rows).sum(1) / weight for _ in range(3))
+        variance = second - first.square()
+        total += torch.stack([first, variance, third - first * (2 * variance + second)]) @ shares
+    mean, spread, skew = total.tolist()
+    return mean, spread, skew
 
 
 def _root(z: Tensor, w: Tensor, wanted: float, t: float, low: float, high: float) -> float:
-    """The t in low .. high at which the mean score is the wanted one. It rises with t, by its variance.
+    """The t in low .. high at which the mean score is the wanted one. Its derivatives by t are the other cumulants.
 
-    Newton's step is taken where it stays between the points known to lie on either side, else their geometric mean. An
+    Halley's step is taken where it stays between the points known to lie on either side, else their geometric mean. An
     end is only tried when a step leads beyond it.
     """
     lower, upper, tried = low, high, {low: False, high: False}
     for _ in range(200):
-        mean, slope = _moments(z, w, t)
+        mean, slope, bend = _moments(z, w, t)
         if mean == wanted:
             return t
         lower, upper = (t, upper) if mean < wanted else (lower, t)
         beyond = high if mean < wanted else low
-        step = t + (wanted - mean) / slope if slope > 0 else math.copysign(math.inf, wanted - mean)
+        away = wanted - mean
+        curve = slope + away * bend / (2 * slope) if slope > 0 else 0.0
+        step = t + away / curve if curve > 0 else math.copysign(math.inf, away)
         close = 1e-14
         if lower < step < upper:
-            after, close = step, 1e-8  # the next step would be the square of this one
+            after, close = step, 1e-5  # the next step would be the cube of this one
         elif beyond in (lower, upper) and not tried[beyond]:
             tried[beyond] = True
             mean = _moments(z, w, beyond)[0]
