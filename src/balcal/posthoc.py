@@ -26,6 +26,7 @@ from balcal.core import BalcalError, Outputs
 from balcal.data.loaders import LoaderBatches, Reading
 from balcal.data.splits import few_samples
 from balcal.evaluation.predict import fit_posthoc
+from balcal.methods.parts.fitted_map import PositiveMap
 from balcal.methods.parts.held_out import check_size, large, piece_by_piece
 from balcal.metrics.inputs import read_logits, read_unlabelled
 from balcal.metrics.reading import read_labels
@@ -116,7 +117,7 @@ class Calibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if spec_of(self.method, self.settings).as_they_are:
             check_size(to_scores(table), self.method)
         with torch.no_grad():
-            probs = piece_by_piece(lambda rows: self.map_(Outputs.of(to_scores(rows))).exp_(), table)
+            probs = piece_by_piece(lambda rows: self._probs(Outputs.of(to_scores(rows))), table)
         return probs.numpy()
 
     def predict(self, X: Any) -> NDArray[np.int64]:  # noqa: N803
@@ -132,6 +133,10 @@ class Calibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
         check_is_fitted(self, "map_")
         return export_map(self.map_, self.n_features_in_, self.inputs, self.predict_proba, self.method, Path(path))
+
+    def _probs(self, outputs: Outputs) -> Tensor:
+        probs: Tensor = self.map_.probs(outputs) if isinstance(self.map_, PositiveMap) else self.map_(outputs).exp()
+        return probs
 
     def _read(self, given: Any) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
         """What was given, checked; and what makes scores of its rows: log-probabilities or logits in float64."""

@@ -27,7 +27,7 @@ from balcal.recipe import Method
 from balcal.runtime.values import check_settings
 
 MOST_CLASSES = 1000
-"""for a matrix: it takes a minute and 2 GB there, on two cores"""
+"""for a matrix: it takes four seconds and 0.8 GB there, with 5,000 samples"""
 
 
 FLAT = 1e-6

@@ -42,6 +42,11 @@ class PositiveMap(nn.Module):
         super().__init__()
         self.register_buffer("uniform", torch.tensor(uniform, dtype=torch.float64))
 
+    def probs(self, outputs: Outputs) -> Tensor:
+        """The exponential of what the map returns; a map may have a faster way to it."""
+        log_probs: Tensor = self(outputs)
+        return log_probs.exp()
+
     def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *rest: Any) -> None:
         if prefix + "uniform" not in state_dict:  # fitted before maps had it
             state_dict = {**state_dict, prefix + "uniform": torch.zeros_like(self.uniform)}

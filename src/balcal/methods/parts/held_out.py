@@ -25,8 +25,8 @@ FEW = 5.0
 UNIFORM = 0.1
 """samples of the uniform distribution that are mixed into what a fitted map says, so that no probability is 0"""
 
-PIECE = 2**17
-"""numbers of a piece: a megabyte, which stays in a core's cache"""
+PIECE = 2**18
+"""numbers of a piece: two megabytes, which stay in the caches of two cores"""
 
 Prior = Annotated[float, at_least(0, most=1e9)]
 
@@ -105,7 +105,7 @@ def in_pieces(table: Tensor, *others: Tensor) -> Iterator[tuple[Tensor, ...]]:
     """Rows of a table (N, K), and of others, a piece at a time: many steps on one piece cost less than each on all.
 
     >>> [len(rows) for rows, _ in in_pieces(torch.zeros(300, 1000), torch.zeros(300))]
-    [131, 131, 38]
+    [262, 38]
     """
     rows = max(1, PIECE // table.shape[1])
     return zip(*(torch.split(each, rows) for each in (table, *others)), strict=True)
