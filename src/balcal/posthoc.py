@@ -9,7 +9,7 @@ Post-hoc methods go by their names: see `balcal list methods`. Without a name cr
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -26,7 +26,8 @@ from balcal.core import BalcalError, Outputs
 from balcal.data.loaders import LoaderBatches, Reading
 from balcal.data.splits import few_samples
 from balcal.evaluation.predict import fit_posthoc
-from balcal.methods.parts.held_out import check_size
+from balcal.methods.parts.fitted_map import PositiveMap
+from balcal.methods.parts.held_out import check_size, large, piece_by_piece
 from balcal.metrics.inputs import read_logits, read_unlabelled
 from balcal.metrics.reading import read_labels
 from balcal.model import Model
@@ -81,7 +82,8 @@ class Calibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         groups
             (N,) names; samples of a group share a fold where the method cross-validates.
         """
-        scores = self._scores(X)
+        table, to_scores = self._read(X)
+        scores = to_scores(table)
         labels = read_labels(y, scores)
         given: dict[str, Tensor] = {}
         if sample_weight is not None:
@@ -109,14 +111,14 @@ class Calibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:  # noqa: N803
         check_is_fitted(self, "map_")
-        scores = self._scores(X)
-        if scores.shape[1] != self.n_features_in_:
-            raise BalcalError(f"fitted on {self.n_features_in_} classes, asked about {scores.shape[1]}")
+        table, to_scores = self._read(X)
+        if table.shape[1] != self.n_features_in_:
+            raise BalcalError(f"fitted on {self.n_features_in_} classes, asked about {table.shape[1]}")
         if spec_of(self.method, self.settings).as_they_are:
-            check_size(scores, self.method)
+            check_size(to_scores(table), self.method)
         with torch.no_grad():
-            probs: NDArray[np.float64] = self.map_(Outputs.of(scores)).exp().numpy()
-        return probs
+            probs = piece_by_piece(lambda rows: self._probs(Outputs.of(to_scores(rows))), table)
+        return probs.numpy()
 
     def predict(self, X: Any) -> NDArray[np.int64]:  # noqa: N803
         chosen: NDArray[np.int64] = self.predict_proba(X).argmax(1)
@@ -132,16 +134,23 @@ class Calibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "map_")
         return export_map(self.map_, self.n_features_in_, self.inputs, self.predict_proba, self.method, Path(path))
 
-    def _scores(self, given: Any) -> Tensor:
-        """Checked, as log-probabilities or logits in float64."""
+    def _probs(self, outputs: Outputs) -> Tensor:
+        probs: Tensor = self.map_.probs(outputs) if isinstance(self.map_, PositiveMap) else self.map_(outputs).exp()
+        return probs
+
+    def _read(self, given: Any) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+        """What was given, checked; and what makes scores of its rows: log-probabilities or logits in float64."""
         if self.inputs == "logits":
-            return read_logits(given).cpu().double()
+            return read_logits(given).cpu(), Tensor.double
         if self.inputs not in ("probs", "log_probs"):
             raise BalcalError(f'inputs must be "probs", "log_probs" or "logits", not "{self.inputs}"')
         table = {"probs": None, "log_probs": None} | {self.inputs: given}
         rows = read_unlabelled(table["probs"], table["log_probs"])
-        scores = rows.whole().cpu().double()
-        return scores if rows.logs else scores.log()
+        return rows.whole().cpu(), Tensor.double if rows.logs else _log
+
+
+def _log(probs: Tensor) -> Tensor:
+    return torch.log(probs.double(), out=large(*probs.shape))
 
 
 def calibrate(

@@ -68,6 +68,27 @@ def test_map_keeps_the_argmax_and_the_total():
     assert torch.equal(Temperature()(Outputs.of(z.log_softmax(1))), z.log_softmax(1).log_softmax(1))
 
 
+def test_probabilities_are_those_of_the_log_probabilities():
+    z, y = draw(2)
+    z[0, 1:] = -torch.inf
+    fitted = TemperatureScaling().fit(Outputs.of(z), y)
+    torch.testing.assert_close(fitted.probs(Outputs.of(z)), fitted(Outputs.of(z)).exp(), rtol=1e-12, atol=0)
+    half = fitted.probs(Outputs.of(z.half()))
+    assert half.dtype == torch.float16
+    assert half.isfinite().all()
+
+
+@pytest.mark.parametrize("hot", [0.1, 1.0, 100.0])
+def test_large_tables_are_solved_as_exactly_as_temperatures_are_kept(hot, monkeypatch):
+    rng = torch.Generator().manual_seed(0)
+    z = torch.randn(2200, 500, generator=rng).double()
+    y = (2 * z - torch.rand(z.shape, generator=rng).log().neg().log()).argmax(1)
+    z = hot * z + 1000 * torch.randn(2200, 1, generator=rng).double()
+    found = solve_temperature(z, y, prior=5)
+    monkeypatch.setattr("balcal.methods.temperature.FLOAT32_FROM", math.inf)
+    assert found == pytest.approx(solve_temperature(z, y, prior=5), rel=1e-7)
+
+
 def vectors():
     block = json.loads(VECTORS.read_text())["posthoc"]
     z, y = torch.tensor(block["logits"], dtype=torch.float64), torch.tensor(block["targets"])

@@ -9,7 +9,7 @@ from samples import awkward, draw
 
 from balcal import metrics
 from balcal.core import BalcalError
-from balcal.metrics.inputs import CELLS, read_logits
+from balcal.metrics.inputs import CELLS, LARGE, LOWEST, are_finite, finite_scores, read_logits
 from balcal.registry import table
 
 OF_SCORES, OF_VOTES = ("auroc", "fpr95", "aupr_in", "aupr_out"), ("soft_nll", "soft_kl")
@@ -326,3 +326,13 @@ def test_rounded_probabilities_are_called_rounded():
         metrics.ece(probs=p.round(4), labels=y)
     with pytest.raises(BalcalError, match="are these logits"):
         metrics.ece(probs=[[0.25, 0.5], [0.5, 0.5]], labels=[0, 1])
+
+
+def test_scores_that_need_no_change_are_not_copied():
+    scores = torch.tensor([[0.0, -3.0], [LARGE, LARGE - LOWEST]])
+    assert finite_scores(scores) is scores
+    assert finite_scores(scores[:0]).shape == (0, 2)
+    for one in (-torch.inf, torch.nan, 2 * LARGE, -2 * LOWEST):
+        assert not are_finite(torch.tensor([[0.0, -3.0], [0.0, one]]))
+        mixed = finite_scores(torch.tensor([[0.0, -3.0], [0.0, one]]))
+        torch.testing.assert_close(mixed[0], torch.tensor([0.0, -3.0]))

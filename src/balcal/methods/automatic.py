@@ -39,7 +39,7 @@ RARE = 15.0
 ROUGH = 1e-3
 """slope at which the fit on a fold may end: its loss is then known to about a millionth"""
 MATRIX_UP_TO = 256
-"""classes: above, `sms` is hardly more than `svs` and takes minutes to cross-validate"""
+"""classes: above, `sms` is hardly more than `svs` and slow to cross-validate"""
 PER_CLASS = 20
 """samples for each class that make `sms` a candidate: with fewer it lost to `ts`, and folds were too noisy to tell"""
 

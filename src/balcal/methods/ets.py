@@ -18,8 +18,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from balcal.core import Outputs, PostHoc
-from balcal.methods.parts.fitted_map import FittedMap, Objective, keep_top
+from balcal.methods.parts.fitted_map import FittedMap, keep_top
 from balcal.methods.parts.held_out import FEW, HeldOut, Prior, check_held_out
+from balcal.methods.parts.newton import Objective
 from balcal.methods.temperature import solve_temperature, tempered
 from balcal.metrics.inputs import finite_scores
 from balcal.recipe import Method

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from balcal.core import Outputs, PostHoc
-from balcal.methods.parts.affine import Affine, fit_affine, solve_diagonal
+from balcal.methods.parts.affine import Affine, DiagonalProblem, fit_affine
 from balcal.methods.parts.fitted_map import FittedMap
 from balcal.methods.parts.held_out import FEW, Prior, check_held_out
 from balcal.methods.temperature import solve_temperature
@@ -72,7 +72,7 @@ class VectorScaling(PostHoc):
         z = held_out.scores
         scale = 1 / solve_temperature(z, held_out.labels, held_out.weights, self.prior)
         targets = held_out.targets((scale * z).log_softmax(1), self.prior)
-        w, b = solve_diagonal(held_out, targets, scale, "vs", box=BOX)
+        w, b = DiagonalProblem(held_out, scale, targets).solve_within(BOX, "vs").T
         return Vector(w, b, held_out.uniform(self.prior))
 
 

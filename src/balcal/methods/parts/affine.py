@@ -2,15 +2,12 @@
 
     mean NLL of softmax(W x + b)  +  sum_jk price_jk (V - centre)_jk^2,     V = (W, b)
 
-It is convex. `solve_matrix` finds all of V, `solve_diagonal` scales and biases. Entries of x are closely correlated, so
-each row of V is solved for in coordinates in which its own curvature is one (the Cholesky factor of its block of the
-Hessian); without that L-BFGS needs thousands of steps. With very many classes the prices are high, and the diagonal of
-the Hessian does.
+It is convex, and solved by Newton's method (`newton.py`): V is a whole matrix, or scales and biases alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -18,19 +15,14 @@ from torch.nn import functional as F
 
 from balcal.core import BalcalError
 from balcal.methods.parts.fitted_map import FittedMap, minimise
-from balcal.methods.parts.held_out import HeldOut, in_pieces
+from balcal.methods.parts.held_out import HeldOut, in_pieces, large
+from balcal.methods.parts.newton import Change, newton
 
 PENALTIES = tuple(10.0**e for e in range(5, -5, -1))
 """Tried from strong to weak."""
 FOLDS = 3
-BLOCKS = 128
-"""most classes for which each row has the Cholesky factor of its curvature: K^3 numbers"""
 MOST_CLASSES = 256
 """for a matrix whose penalty is searched"""
-
-
-Change = Callable[[Tensor], Tensor]
-"""of coordinates"""
 
 
 class Affine(FittedMap):
@@ -65,66 +57,134 @@ def softmax_in_place(scores: Tensor, shares: Tensor) -> tuple[Tensor, Tensor]:
     return scores.mul_((shares / total)[:, None]), top + total.log()
 
 
-class MatrixProblem:
-    """One data set's problem in V (K, K+1), whose last column is b. The curvature is taken at `centre`."""
+class AffineProblem:
+    """One data set's problem in V (K, D): each class has D numbers, the last of which is its bias."""
 
-    def __init__(self, held_out: HeldOut, centre: Tensor, blocks: bool | None = None) -> None:
-        n, k = held_out.scores.shape
-        self.shares, self.centre = held_out.shares, centre
-        self.x = torch.cat([held_out.scores, torch.ones(n, 1, dtype=torch.float64)], 1)
-        self.wanted = torch.zeros_like(centre).index_add_(0, held_out.labels, self.shares[:, None] * self.x)
-        largest, _ = next(in_pieces(self.x, self.shares))
-        self.room = torch.empty(len(largest), k, dtype=torch.float64)  # kept: freed memory is slow to get again
-        p = (self.x @ centre.T).softmax(1)
-        h = (p * (1 - p) + 1e-6) * self.shares[:, None]  # above 0 also where the network is certain
-        self.blocks = k <= BLOCKS if blocks is None else blocks
-        if self.blocks:
-            self.curvature = torch.stack([(self.x * h[:, [j]]).T @ self.x for j in range(k)])
-            self.curvature.diagonal(dim1=1, dim2=2).mul_(1 + 1e-9)
-        else:
-            self.curvature = h.T @ self.x.square()
+    def __init__(self, held_out: HeldOut, x: Tensor, wanted: Tensor, centre: Tensor) -> None:
+        self.x, self.shares, self.wanted, self.centre = x, held_out.shares, wanted, centre
+        self.probs = large(*held_out.scores.shape)
+        """softmax of the last V asked about, each row times its share"""
+        first = next(self.pieces())[2]
+        self.room, self.more = torch.empty_like(first), torch.empty_like(first)  # freed memory is slow to get again
+
+    def scores(self, x: Tensor, v: Tensor, out: Tensor) -> Tensor:
+        """What goes into the softmax (N, K), linear in v."""
+        raise NotImplementedError
+
+    def add(self, total: Tensor, q: Tensor, x: Tensor) -> None:
+        """Add the derivatives of the sum of q * scores by each number of V."""
+        raise NotImplementedError
+
+    def pieces(self) -> Iterator[tuple[Tensor, ...]]:
+        """(inputs, shares, probabilities) of a few samples at a time."""
+        return in_pieces(self.x, self.shares, self.probs)
 
     def value(self, v: Tensor, price: Tensor) -> tuple[Tensor, Tensor]:
         """The objective and its slope."""
         away = v - self.centre
         value, slope = (price * away.square()).sum() - (v * self.wanted).sum(), 2 * price * away - self.wanted
-        for x, shares in in_pieces(self.x, self.shares):
-            p, total = softmax_in_place(torch.mm(x, v.T, out=self.room[: len(x)]), shares)
+        for x, shares, p in self.pieces():
+            _, total = softmax_in_place(self.scores(x, v, p), shares)
             value += shares @ total
-            slope.addmm_(p.T, x)
+            self.add(slope, p, x)
         return value, slope
 
+    def product(self, direction: Tensor, price: Tensor) -> Tensor:
+        """The Hessian, at the V whose value was last asked for, times a direction."""
+        found = 2 * price * direction
+        for x, shares, p in self.pieces():
+            q = self.scores(x, direction, self.room[: len(x)]).mul_(p)
+            q.addcmul_(p, (q.sum(1) / shares)[:, None], value=-1)
+            self.add(found, q, x)
+        return found
+
+    def moments(self) -> tuple[Tensor, Tensor]:
+        """(K, D) each: sums of inputs and of their squares, weighted by the curvature of each class's own score."""
+        first, second = torch.zeros_like(self.centre), torch.zeros_like(self.centre)
+        for x, shares, p in self.pieces():
+            h = torch.addcmul(p, p, p / shares[:, None], value=-1)
+            h += 1e-6 * shares[:, None]  # above 0 also where the network is certain
+            self.add(first, h, x)
+            self.add(second, h, x.square())
+        return first, second
+
+    def inverse(self, price: Tensor) -> Change:
+        """Multiplies with about the inverse of the Hessian.
+
+        The Hessian is mostly that of each class by itself, and inputs vary around a mean. So each class has the square
+        of its mean, a matrix of rank one, and the variances of its inputs, a diagonal.
+        """
+        first, second = self.moments()
+        total = first[:, -1:]
+        mean = first / total
+        own = (second - first * mean).clamp(min=1e-6 * second) + 2 * price
+        pull = mean / own
+        pulled = pull / (1 / total + (pull * mean).sum(1, keepdim=True))
+        return lambda slope: slope / own - pulled * (pull * slope).sum(1, keepdim=True)
+
     def solve(self, price: Tensor, start: Tensor, who: str, small: float = 1e-7) -> Tensor:
-        if not self.blocks:
-            unit = (self.curvature + 2 * price).rsqrt()
-            return self._minimum(price, start, who, small, lambda u: u * unit, lambda v: v / unit, lambda s: s * unit)
-        root, failed = torch.linalg.cholesky_ex(self.curvature + torch.diag_embed(2 * price))
-        if bool(failed.any()):
-            raise BalcalError(f"the scores are too alike, or too large, for `{who}` to be fitted: use `ts`")
-        return self._minimum(
-            price,
-            start,
-            who,
-            small,
-            lambda u: _solve(root.mT, u, upper=True),
-            lambda v: (root.mT @ v[..., None])[..., 0],
-            lambda s: _solve(root, s, upper=False),
-        )
+        def objective(v: Tensor) -> tuple[Tensor, Tensor]:
+            return self.value(v, price)
 
-    def _minimum(
-        self, price: Tensor, start: Tensor, who: str, small: float, natural: Change, scaled: Change, steep: Change
-    ) -> Tensor:
+        return newton(objective, lambda d: self.product(d, price), lambda: self.inverse(price), start, who, small)
+
+
+class MatrixProblem(AffineProblem):
+    """V (K, K+1) is (W, b)."""
+
+    def __init__(self, held_out: HeldOut, centre: Tensor) -> None:
+        x = torch.cat([held_out.scores, torch.ones(len(held_out.scores), 1, dtype=torch.float64)], 1)
+        wanted = torch.zeros_like(centre).index_add_(0, held_out.labels, held_out.shares[:, None] * x)
+        super().__init__(held_out, x, wanted, centre)
+
+    def scores(self, x: Tensor, v: Tensor, out: Tensor) -> Tensor:
+        return torch.mm(x, v.T, out=out)
+
+    def add(self, total: Tensor, q: Tensor, x: Tensor) -> None:
+        total.addmm_(q.T, x)
+
+
+class DiagonalProblem(AffineProblem):
+    """V (K, 2): a scale and a bias for each class. Without targets (N, K) these are the labels."""
+
+    def __init__(self, held_out: HeldOut, scale: float, targets: Tensor | None = None) -> None:
+        z, shares, labels = held_out.scores, held_out.shares, held_out.labels
+        centre = torch.tensor([scale, 0.0], dtype=torch.float64).repeat(held_out.classes, 1)
+        if targets is None:
+            own = torch.stack([z.gather(1, labels[:, None])[:, 0], torch.ones_like(shares)], 1)
+            wanted = torch.zeros_like(centre).index_add_(0, labels, shares[:, None] * own)
+        else:
+            wanted = torch.stack([shares @ (targets * z), shares @ targets], 1)
+        super().__init__(held_out, z, wanted, centre)
+
+    def scores(self, x: Tensor, v: Tensor, out: Tensor) -> Tensor:
+        return torch.addcmul(v[:, 1], x, v[:, 0], out=out)
+
+    def add(self, total: Tensor, q: Tensor, x: Tensor) -> None:
+        total[:, 0] += torch.mul(q, x, out=self.more[: len(x)]).sum(0)
+        total[:, 1] += q.sum(0)
+
+    def solve_within(self, box: float, who: str) -> Tensor:
+        """V of lowest NLL, without a price, and with no scale beyond -box .. box."""
+        free = torch.zeros_like(self.centre)
+        self.value(self.centre, free)
+        (by_scale, total), (square, _) = (each.T for each in self.moments())
+        mean = by_scale / total
+        # Centred where the curvature is, a class's scale and bias do not pull on each other. Both get curvature one.
+        unit = torch.stack([square - by_scale * mean + 1e-6, total], 1).rsqrt()
+
+        def natural(u: Tensor) -> Tensor:
+            w, a = (u * unit).T
+            return torch.stack([w, a - w * mean], 1)
+
         def objective(u: Tensor) -> tuple[Tensor, Tensor]:
-            value, slope = self.value(natural(u), price)
-            return value, steep(slope)
+            value, slope = self.value(natural(u), free)
+            slope[:, 0] -= mean * slope[:, 1]
+            return value, slope * unit
 
-        return natural(minimise(objective, scaled(start), who, small=small))
-
-
-def _solve(triangles: Tensor, rows: Tensor, upper: bool) -> Tensor:
-    """One triangular system (D, D) for each row (D,)."""
-    solved: Tensor = torch.linalg.solve_triangular(triangles, rows[..., None], upper=upper)
-    return solved[..., 0]
+        w, b = self.centre.T
+        edges = box * torch.stack([torch.ones_like(mean), 1 + mean.abs()], 1)
+        return natural(minimise(objective, torch.stack([w, b + w * mean], 1) / unit, who, edges / unit))
 
 
 def prices(k: int, diagonal: float, off: float, bias: float) -> Tensor:
@@ -133,49 +193,6 @@ def prices(k: int, diagonal: float, off: float, bias: float) -> Tensor:
     price[:, k] = bias
     price.diagonal().fill_(diagonal)
     return price
-
-
-def solve_diagonal(
-    held_out: HeldOut,
-    targets: Tensor,
-    scale: float,
-    who: str,
-    price: float = 0.0,
-    box: float = torch.inf,
-    small: float = 1e-7,
-    start: tuple[Tensor, Tensor] | None = None,
-) -> tuple[Tensor, Tensor]:
-    """(w, b) of lowest NLL of softmax(w * z + b) + price * (|w - scale|^2 + |b|^2), no |w| above the box."""
-    z, shares = held_out.scores, held_out.shares[:, None]
-    p = (scale * z).softmax(1)
-    h = (p * (1 - p) + 1e-6) * shares
-    # Centred where the curvature is, a class's scale and bias do not pull on each other; then both get curvature one.
-    m = (h * z).sum(0) / h.sum(0)
-    c = z - m
-    unit = torch.stack([(h * c * c).sum(0) + 1e-6 + 2 * price * (1 + m * m), h.sum(0) + 2 * price]).rsqrt()
-
-    wanted = torch.stack([(shares * targets * c).sum(0), (shares * targets).sum(0)])
-    largest, _ = next(in_pieces(c, held_out.shares))
-    room = torch.empty_like(largest)
-
-    def objective(u: Tensor) -> tuple[Tensor, Tensor]:
-        w, a = u * unit
-        value, slope = -(wanted * torch.stack([w, a])).sum(), -wanted
-        for rows, share in in_pieces(c, held_out.shares):
-            p, total = softmax_in_place(torch.addcmul(a, rows, w, out=room[: len(rows)]), share)
-            value += share @ total
-            slope[1] += p.sum(0)
-            slope[0] += p.mul_(rows).sum(0)
-        if price:
-            away, b = w - scale, a - w * m
-            value = value + price * (away.square() + b.square()).sum()
-            slope += 2 * price * torch.stack([away - b * m, b])
-        return value, slope * unit
-
-    w, b = (torch.full_like(m, scale), torch.zeros_like(m)) if start is None else start
-    edges = torch.stack([torch.full_like(m, box), box * (1 + m.abs())])
-    w, a = minimise(objective, torch.stack([w, b + w * m]) / unit, who, edges / unit, small) * unit
-    return w, a - w * m
 
 
 def choose_penalty(held_out: HeldOut, scale: float, who: str) -> float:

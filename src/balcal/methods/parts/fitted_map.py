@@ -14,17 +14,13 @@ from scipy.optimize import minimize
 from threadpoolctl import ThreadpoolController
 from torch import Tensor, nn
 
-from balcal.core import BalcalError, Outputs
+from balcal.core import Outputs
+from balcal.methods.parts.newton import Objective, check_settled
 from balcal.metrics.inputs import finite_scores
 from balcal.runtime.devices import sum_dtype
 
-STEEP = 1e-4
-"""A fit that ends on a slope above this has not converged."""
 TIE = 1e-9
 """share of the raw probability that decides between equal pieces"""
-
-Objective = Callable[[Tensor], tuple[Tensor, Tensor]]
-"""numbers -> (value, slope)"""
 
 
 def mixed(log_probs: Tensor, uniform: Tensor) -> Tensor:
@@ -45,6 +41,11 @@ class PositiveMap(nn.Module):
     def __init__(self, uniform: float = 0.0) -> None:
         super().__init__()
         self.register_buffer("uniform", torch.tensor(uniform, dtype=torch.float64))
+
+    def probs(self, outputs: Outputs) -> Tensor:
+        """The exponential of what the map returns; a map may have a faster way to it."""
+        log_probs: Tensor = self(outputs)
+        return log_probs.exp()
 
     def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *rest: Any) -> None:
         if prefix + "uniform" not in state_dict:  # fitted before maps had it
@@ -171,10 +172,7 @@ def minimise(
             break
         best, lowest = torch.from_numpy(found.x), float(found.fun)
         steep = steepness(best, torch.from_numpy(found.jac))
-    if steep > max(STEEP, small):
-        raise BalcalError(
-            f"the fit of `{who}` did not settle (its slope is still {steep:.1e}): use `ts`, or a stronger penalty"
-        )
+    check_settled(steep, small, who)
     return best.view(shape)
 
 
