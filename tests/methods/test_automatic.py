@@ -42,6 +42,25 @@ def test_it_finds_the_family(weight, hot, bias, chosen):
     assert losses["auto"] <= min(losses.values()) + 1e-9
 
 
+def test_between_a_temperature_and_a_matrix_it_takes_a_stronger_penalty():
+    """Small departures, few samples: `sms` overfits, and a temperature leaves something to gain."""
+    rng = np.random.default_rng(0)
+    weight = np.eye(10) + rng.normal(size=(10, 10)) * 0.03
+    gained, sentences = [], []
+    rest, labels = draw(99, 20_000, weight, 2.0, 0.0)
+
+    def nll(calibrator):
+        return -np.log(calibrator.predict_proba(rest)[np.arange(20_000), labels]).mean()
+
+    for seed in range(6):
+        z, y = draw(seed, 600, weight, 2.0, 0.0)
+        found = {name: Calibrator(name, inputs="logits").fit(z, y) for name in ("auto", "ts", "sms")}
+        gained.append([nll(found[name]) - nll(found["auto"]) for name in ("ts", "sms")])
+        sentences.append(found["auto"].why)
+    assert all(np.mean(gained, 0) > 0)
+    assert any(" times its penalty was chosen" in each for each in sentences)
+
+
 def test_a_calibrated_model_is_left_alone_and_small_sets_stay_simple():
     simple = 0
     for seed in range(20):

@@ -1,20 +1,20 @@
 """Ours (balcal): cross-validation chooses the calibrator, and prefers the simpler one when in doubt.
 
-    K > 2:  none, ts, svs; with 20 samples for each class also sms
+    K > 2:  none, ts, sms with 30 times its penalty, svs, sms with 10 times, 3 times and with its own
     K = 2:  none, ts, platt, beta, quadratic
 
 Each is fitted on four fifths of the calibration set and its loss measured on the fifth left out, in turn. `ts` is what
-others have to beat, by a margin in standard errors of the paired difference: half of one if they have a few numbers for
-each class, one if they have more, two if it is doing nothing; and 15 / (wrong predictions in the set) more. Losses are
-large where the model errs. Where it hardly does, a standard error says little of what other samples would bring. What
-was chosen is fitted on the whole set. The margins were set on the sets of results/data/posthoc.csv: with larger ones
-gains that hold are lost.
+others have to beat, one after another, from strong to weak penalties. The margin is in standard errors of the paired
+difference: half of one, or one for curves of two classes, or two for doing nothing; and 15 / (wrong predictions in the
+set) more. Losses are large where the model errs. Where it hardly does, a standard error says little of what other
+samples would bring. What was chosen is fitted on the whole set. Margins and penalties were set on the sets of
+results/data/posthoc.csv, on other splits: docs/decisions.md.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,16 +32,18 @@ from balcal.recipe import Method
 from balcal.runtime.values import check_settings
 
 FOLDS = 5
-DOUBT = {"none": 2.0, "svs": 0.5, "platt": 0.5, "sms": 1.0, "beta": 1.0, "quadratic": 1.0}
-"""standard errors by which a candidate must beat `ts`, or the one that did so before"""
+STRENGTHS = {"sms-30": 30.0, "sms-10": 10.0, "sms-3": 3.0, "sms": 1.0}
+"""penalties of `sms`, in multiples of its own"""
+DOUBT = {"none": 2.0, "svs": 0.5, "platt": 0.5, "beta": 1.0, "quadratic": 1.0} | dict.fromkeys(STRENGTHS, 0.5)
+"""standard errors by which a candidate must beat the one that was ahead before"""
 RARE = 15.0
 """more of them, shared among the wrong predictions"""
 ROUGH = 1e-3
 """slope at which the fit on a fold may end: its loss is then known to about a millionth"""
 MATRIX_UP_TO = 256
 """classes: above, `sms` is hardly more than `svs` and slow to cross-validate"""
-PER_CLASS = 20
-"""samples for each class that make `sms` a candidate: with fewer it lost to `ts`, and folds were too noisy to tell"""
+PER_CLASS = {"sms-30": 5} | dict.fromkeys(("sms-10", "sms-3", "sms"), 10)
+"""samples for each class that make it a candidate: with fewer, folds were too noisy to tell"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,9 +60,26 @@ class State:
         return cls(temperature, torch.eye(k).double(), torch.zeros(k).double())
 
 
-CANDIDATES = ("none", "ts", "svs", "sms", "platt", "beta", "quadratic")
-"""in the order of complexity, for many classes and for two; the number in the list is kept in the state of the map"""
-USED = {True: ("none", "ts", "platt", "beta", "quadratic"), False: ("none", "ts", "svs", "sms")}
+CANDIDATES = ("none", "ts", "svs", "sms", "platt", "beta", "quadratic", "sms-30", "sms-10", "sms-3")
+"""the number in the list is kept in the state of the map"""
+USED = {
+    True: ("none", "ts", "platt", "beta", "quadratic"),
+    False: ("none", "ts", "sms-30", "svs", "sms-10", "sms-3", "sms"),
+}
+"""for two classes, and for more: in the order in which they are compared"""
+
+
+def candidates(classes: int, size: float) -> tuple[str, ...]:
+    """Those that so many samples of so many classes allow.
+
+    >>> candidates(10, 60), candidates(2, 60)
+    (('none', 'ts', 'sms-30', 'svs'), ('none', 'ts', 'platt', 'beta', 'quadratic'))
+    """
+    most = size / classes if classes <= MATRIX_UP_TO else 0.0
+    return tuple(name for name in USED[classes == 2] if PER_CLASS.get(name, 0) <= most)
+
+
+States = dict[str, State]
 
 
 class Chosen(Structured):
@@ -77,17 +96,21 @@ class Chosen(Structured):
 
     @property
     def chosen(self) -> str:
-        return CANDIDATES[int(self.choice)]
+        """The calibrator's name, whatever its penalty."""
+        return CANDIDATES[int(self.choice)].partition("-")[0]
 
     @property
     def why(self) -> str:
         """One sentence: what was chosen, against what."""
+        name = CANDIDATES[int(self.choice)]
+        strength = STRENGTHS.get(name, 1.0)
+        shown = f"`{self.chosen}`" + (f" with {strength:g} times its penalty" if strength > 1 else "")
         if not self.losses:
-            return f"`{self.chosen}` was chosen by cross-validation"
-        best = min(self.losses, key=lambda name: self.losses[name])
-        listed = ", ".join(f"{name} {loss:.4f}" for name, loss in self.losses.items())
-        reason = "it has the lowest" if best == self.chosen else f"`{best}` is not clearly better in"
-        return f"`{self.chosen}` was chosen: {reason} cross-validated NLL ({listed})"
+            return f"{shown} was chosen by cross-validation"
+        best = min(self.losses, key=lambda each: self.losses[each])
+        listed = ", ".join(f"{each} {loss:.4f}" for each, loss in self.losses.items())
+        reason = "it has the lowest" if best == name else f"`{best}` is not clearly better in"
+        return f"{shown} was chosen: {reason} cross-validated NLL ({listed})"
 
     def calibrated(self, scores: Tensor) -> Tensor:
         if len(self.bias) != 2:
@@ -109,21 +132,28 @@ def _binary(kind: Any, data: HeldOut, prior: float) -> State:
     return State(1.0, torch.tensor(slopes).double().diag(), bias, c[1] if kind == "quadratic" else 0.0)
 
 
-def solve(name: str, data: HeldOut, prior: float, start: State | None = None) -> State:
-    """Fit one candidate; `start` is its fit on a larger set, from where the optimum is near."""
-    if name == "none":
-        return State.plain(data.classes)
-    if name in ("platt", "beta", "quadratic"):
-        return _binary(name, data, prior)
-    first, small = Tempered.of(data, prior), FLAT if start is None else ROUGH
-    if name == "ts":
-        return State.plain(data.classes, first.temperature)
-    if name == "svs":
-        near = None if start is None else (start.weight.diagonal().contiguous(), start.bias)
-        weight, bias = solve_svs(first.held_out, "auto", near, small)
-        return State(first.temperature, weight.diag(), bias)
-    found = solve_sms(first.held_out, "auto", None if start is None else (start.weight, start.bias), small)
-    return State(first.temperature, *found)
+def solve(names: Iterable[str], data: HeldOut, prior: float, starts: Mapping[str, State] | None = None) -> States:
+    """Fit candidates; `starts` are their fits on a larger set, from where the optimum is near."""
+    found: States = {}
+    first, small = Tempered.of(data, prior), FLAT if starts is None else ROUGH
+    before: State | None = None
+    for name in names:
+        near = before if starts is None else starts[name]
+        if name == "none":
+            found[name] = State.plain(data.classes)
+        elif name == "ts":
+            found[name] = State.plain(data.classes, first.temperature)
+        elif name == "svs":
+            start = None if near is None else (near.weight.diagonal().contiguous(), near.bias)
+            weight, bias = solve_svs(first.held_out, "auto", start, small)
+            found[name] = State(first.temperature, weight.diag(), bias)
+        elif name in STRENGTHS:
+            start = None if near is None else (near.weight, near.bias)
+            solved = solve_sms(first.held_out, "auto", start, small, STRENGTHS[name])
+            found[name] = before = State(first.temperature, *solved)
+        else:
+            found[name] = _binary(name, data, prior)
+    return found
 
 
 def sample_losses(state: State, uniform: float, data: HeldOut) -> Tensor:
@@ -133,7 +163,7 @@ def sample_losses(state: State, uniform: float, data: HeldOut) -> Tensor:
 
 
 def choose(losses: Mapping[str, Tensor], weights: Tensor, errors: float) -> str:
-    """`ts`, unless another candidate beats it by its margin; `errors`: how many samples are predicted wrongly.
+    """`ts`, unless others beat it by their margins; `errors`: how many samples are predicted wrongly.
 
     >>> even, ahead = torch.tensor([0.5, 0.3, 0.4, 0.2]), torch.tensor([0.3, 0.1, 0.1, -0.1])
     >>> [choose({"ts": even, "svs": even - ahead}, torch.ones(4), errors) for errors in (0, 5, 50)]
@@ -172,15 +202,13 @@ class AutomaticCalibration(PostHoc):
         self, outputs: Outputs, labels: Tensor, weights: Tensor | None = None, groups: Tensor | None = None
     ) -> nn.Module:
         data = check_held_out(outputs, labels, "auto", weights, groups)
-        k, matrix = data.classes, data.classes <= MATRIX_UP_TO and data.size >= PER_CLASS * data.classes
-        names = [name for name in USED[k == 2] if matrix or name != "sms"]
-        whole = {name: solve(name, data, self.prior) for name in names}
+        names = candidates(data.classes, data.size)
+        whole = solve(names, data, self.prior)
         losses = {name: torch.empty(len(data.labels), dtype=torch.float64) for name in names}
         fold = data.folds(FOLDS)
         for f in range(FOLDS):
             part, left = data.at(fold != f), data.at(fold == f)
-            for name in names:
-                found = solve(name, part, self.prior, whole[name])
+            for name, found in solve(names, part, self.prior, whole).items():
                 losses[name][fold == f] = sample_losses(found, part.uniform(self.prior), left)
         errors = float(data.weights[data.scores.argmax(1) != data.labels].sum())
         name = choose(losses, data.weights, errors)
@@ -196,6 +224,6 @@ METHODS = {
         when="The model is trained, and you have a few hundred held-out samples. The default of `balcal.Calibrator`.",
         paper="Ours",
         venue="balcal",
-        cost="six fits of each after training",
+        cost="six fits of each candidate after training",
     )
 }

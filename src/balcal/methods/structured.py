@@ -82,13 +82,17 @@ def solve_svs(
 
 
 def solve_sms(
-    data: HeldOut, who: str = "sms", start: tuple[Tensor, Tensor] | None = None, small: float = FLAT
+    data: HeldOut,
+    who: str = "sms",
+    start: tuple[Tensor, Tensor] | None = None,
+    small: float = FLAT,
+    strength: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
-    """(I + diag(v) + M, b) on tempered log-probabilities."""
+    """(I + diag(v) + M, b) on tempered log-probabilities; `strength`: the penalty in multiples of the paper's."""
     k = data.classes
     if k > MOST_CLASSES:
         raise BalcalError(f"`sms` fits a matrix for at most {MOST_CLASSES:,} classes, not {k:,}: use `svs`")
-    one = k / data.size
+    one = strength * k / data.size
     price = prices(k, one, one * (k - 1), one)
     centre = torch.eye(k, k + 1, dtype=torch.float64)
     begin = centre if start is None else torch.cat([start[0], start[1][:, None]], 1)
