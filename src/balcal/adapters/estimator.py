@@ -33,7 +33,7 @@ from balcal.runtime.progress import Progress
 from balcal.runtime.randomness import generator, own_randomness, seed_torch
 from balcal.runtime.values import check_number
 from balcal.training.fit import fit_batches
-from balcal.training.optimise import plan_of
+from balcal.training.own_data import plan_of
 from balcal.training.parents import FeatureBatches
 
 MOST, LEAST = 64, 8
@@ -163,7 +163,7 @@ class BalCALClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
         given = {"epochs": self.epochs, "batch_size": size, "lr": self.lr, "weight_decay": self.weight_decay}
         usual = {"optimiser": "adamw", "schedule": "cosine"}
-        plan = plan_of(model.method, device, given, self.settings or {}, usual)
+        plan = plan_of(model.method, device, given, self.settings or {}, usual, others=self.get_params(deep=False))
         self.history_ = fit_batches(
             model,
             FeatureBatches(learn, labels[train].to(device), size, seed, weights=of(train)),
