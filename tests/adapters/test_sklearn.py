@@ -106,6 +106,22 @@ def test_a_table_with_categories_and_gaps():
         BalCALClassifier(**QUICK).fit(X, y)
 
 
+def test_nullable_columns_dates_and_arrays_of_objects():
+    pd = pytest.importorskip("pandas")
+    X, y = people(120)
+    nullable = X.assign(town=X["town"].astype("string"), member=X["member"].astype("boolean"))
+    nullable.loc[3, "member"] = pd.NA
+    assert nullable["town"].isna().any()
+    quick = QUICK | {"epochs": 2}
+    model = BalCALClassifier(**quick).fit(nullable, y)
+    assert np.isfinite(model.predict_proba(X)).all(), "plain columns of the same names"
+    assert nullable["town"].isna().any(), "the user's table is left alone"
+    with pytest.raises(ValueError, match=r"column `born` has datetime64.*make numbers of it"):
+        BalCALClassifier(**quick).fit(X.assign(born=pd.Timestamp("2000-01-01")), y)
+    with pytest.raises(ValueError, match=r"could not convert string to float.*: pass a DataFrame"):
+        BalCALClassifier(**quick).fit(X.to_numpy(), y)
+
+
 def test_weights_of_rows_and_of_classes():
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(400, 2)), rng.random(400) < 0.2
@@ -122,9 +138,14 @@ def test_weights_of_rows_and_of_classes():
     assert left_out.predict_proba(X)[:, 1].mean() < 0.35
     with pytest.raises(ValueError, match="at least one non-zero"):
         BalCALClassifier(**QUICK).fit(X, y, sample_weight=np.zeros(400))
+    with pytest.raises(ValueError, match="class_weight must be finite and not negative"):
+        BalCALClassifier(**QUICK, class_weight={True: -1.0, False: 1.0}).fit(X, y)
 
 
 def test_sparse_rows_are_refused():
     X, y = load_wine(return_X_y=True)
-    with pytest.raises(TypeError, match=r"[Ss]parse.*toarray"):
-        BalCALClassifier(**QUICK).fit(scipy.sparse.csr_matrix(X), y)
+    fitted = BalCALClassifier(**QUICK | {"epochs": 1}).fit(X, y)
+    for rows in (scipy.sparse.csr_matrix(X), scipy.sparse.coo_array(X)):
+        for use in (lambda rows: BalCALClassifier(**QUICK).fit(rows, y), fitted.predict_proba):
+            with pytest.raises(TypeError, match=r"[Ss]parse.*toarray"):
+                use(rows)

