@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import time
+from inspect import signature
 
 import numpy as np
 import pytest
@@ -112,6 +113,9 @@ def test_a_table_wraps_where_it_must():
         (["train", "digits", "balkal"], "unknown method `balkal`; did you mean `balcal`?"),
         (["train", "digit"], "unknown task `digit`; did you mean `digits`?"),
         (["train", "digits", "--set", "plan.epoch=1"], "did you mean `epochs`?"),
+        (["train", "digits", "--set", "learning_rate=1"], "did you mean `plan.lr`?"),
+        (["train", "digits", "--set", "optimizer=sgd"], "did you mean `plan.optimiser`?"),
+        (["train", "digits", "--set", "max_epochs=3"], "did you mean `plan.epochs`?"),
         (["train", "digits", "--set", "task.val_size=99999"], "cannot hold out 99999 of 1297 images"),
         (["train", "digits", "--set", "task.val_size=0"], "task.val_size must be at least 1, not 0"),
         (["train", "digits", "--device", "cuda:7"], "cannot use device `cuda:7`"),
@@ -223,6 +227,23 @@ def test_the_public_names_are_there():
     assert set(balcal.__all__) <= set(dir(balcal))
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         balcal.nonsense  # noqa: B018
+
+
+def test_names_of_the_contract():
+    """Others call these by name."""
+    wanted = {
+        "wrap": ("network", "num_classes", "method", "classifier", "features", "num_features"),
+        "fit": ("model", "train_loader", "val_loader", "epochs"),
+        "save": ("model", "path"),
+        "load": ("path", "network"),
+        "export": ("model", "example", "path"),
+        "report": ("source", "loader"),
+        "card": ("model", "predictions"),
+    }
+    for name, parameters in wanted.items():
+        call = getattr(balcal, name)
+        known = list(signature(call.report if name == "report" else call).parameters)
+        assert [each for each in known if each in parameters] == list(parameters), name
 
 
 def test_version_and_completion(capsys, monkeypatch):

@@ -14,7 +14,7 @@ import balcal
 from balcal.backbones import text
 from balcal.core import BalcalError
 from balcal.data.text import as_bytes, as_texts
-from balcal.registry import backbone, dataset, recipe
+from balcal.registry import backbone, dataset, recipe, task
 from balcal.runtime.vectors import VectorCache
 from balcal.training.fit import train_recipe
 
@@ -42,6 +42,7 @@ def test_clinc_is_what_its_authors_published(monkeypatch):
     assert names[int(train.labels[0])] == "translate"
     assert np.bincount(test.labels).tolist() == [30] * 150
     assert as_texts(dataset("clinc-oos").load()[1].images[:1]) == ["how much has the dow changed today"]
+    assert (task("clinc").dataset, task("clinc").backbone, dataset("clinc").ood) == ("clinc", "minilm", ("clinc-oos",))
 
 
 def test_ngrams_are_of_the_text_and_not_of_its_padding():

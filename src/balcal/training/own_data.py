@@ -16,21 +16,12 @@ from balcal.data.splits import each_once, few_samples, hold_out, loader_like, sa
 from balcal.data.targets import class_weights
 from balcal.model import Model
 from balcal.recipe import Method, Plan
+from balcal.registry import SPELLINGS
 from balcal.runtime.devices import best_precision
 from balcal.runtime.names import unknown
 from balcal.runtime.values import as_tensor, at_least, check_value
 from balcal.training.optimise import KINDS, check_one_spelling
 
-SPELLINGS = {
-    "learning_rate": "lr",
-    "wd": "weight_decay",
-    "amp": "precision",
-    "verbose": "quiet",
-    "steps": "steps_per_epoch",
-    **dict.fromkeys(("grad_clip", "max_grad_norm", "gradient_clip_val", "max_norm"), "clip"),
-    **dict.fromkeys(("num_epochs", "max_epochs", "n_epochs"), "epochs"),
-}
-"""what others call our settings"""
 ELSEWHERE = {
     **dict.fromkeys(("loss", "loss_fn", "criterion"), "the loss comes with the method, see method= of balcal.wrap"),
     "device": "a model is trained where it is, so call model.to(device) first",
