@@ -192,6 +192,12 @@ def test_what_follows_the_classifier_is_noticed_when_wrapping(kind, sampled):
     assert list(network.state_dict()) == names
 
 
+def test_logits_may_stand_behind_another_output():
+    network = After(lambda self, x, z: (x * 2, z))
+    before = network(X)[1]
+    torch.testing.assert_close(balcal.wrap(network, 4, "vanilla")(X), F.log_softmax(before, 1))
+
+
 class AfterUntraceable(After):
     def forward(self, x):
         return super().forward(x if bool(x.sum() > -1e9) else -x)

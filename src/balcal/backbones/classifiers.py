@@ -259,7 +259,8 @@ def check_what_follows(network: nn.Module, path: str) -> None:
     with suppress(Exception), as_it_was(network):
         nodes = list(fx.Tracer().trace(network).nodes)
         uses = sum(node.op == "call_module" and node.target == path for node in nodes)
-        last = _seen_through(network, nodes[-1].args[0])
+        given = nodes[-1].args[0]  # of several outputs any may be the logits
+        last = _seen_through(network, given) if isinstance(given, fx.Node) else None
         if last is not None and last.op == "call_module":
             follows = type(network.get_submodule(str(last.target))).__module__ in LAYERS
         else:

@@ -28,7 +28,7 @@ def predict(
         A model of `balcal.wrap`.
     loader
         Batches (x, y), (x, y, weight), dictionaries with `labels`, or inputs alone. One batch (x, y) is no loader: pass
-        `[(x, y)]`.
+        `[(x, y)]`. Weights are not kept: pass them to `verdict(..., sample_weight=)`.
     role
         With `"test"` the predictions refuse to be fitted on.
     target
