@@ -69,6 +69,16 @@ def test_a_method_that_had_nothing_to_do_says_so(tmp_path, capsys):
     assert json.loads(out)["method"] == "balcal-auto", "as in balcal.wrap"
 
 
+def test_a_setting_without_effect_is_said_to_have_none(tmp_path, capsys):
+    """It is no error here, as the addresses of runs depend on it."""
+    for setting, words in (("momentum=0.5", 'momentum has no effect with optimiser="adam"'), ("lr=0.01", "")):
+        code, _, err = balcal_cli(
+            "train", "tumours", "vanilla", "--set", setting, "--out", tmp_path, *QUICK, capsys=capsys
+        )
+        assert code == 0
+        assert ("has no effect" in err, words in err) == (bool(words), True)
+
+
 def test_list_and_show(capsys):
     for kind in ("methods", "tasks", "datasets", "backbones", "metrics"):
         code, out, _ = balcal_cli("list", kind, "--json", capsys=capsys)

@@ -123,9 +123,9 @@ WRONG = [
     (lambda m: {"lr": "0.1"}, "valid number"),
     (lambda m: {"keep": "lst"}, "did you mean `last`"),
     (lambda m: {"schedule": "OneCycle"}, "did you mean `onecycle`"),
-    (lambda m: {"momentum": 0.5}, 'momentum= has no effect with optimiser="adam": pass optimiser="sgd" too'),
-    (lambda m: {"nesterov": True}, "nesterov= has no effect"),
-    (lambda m: {"milestones": [0.5]}, 'milestones= has no effect with schedule="constant"'),
+    (lambda m: {"momentum": 0.5}, 'momentum has no effect with optimiser="adam": set optimiser="sgd" too'),
+    (lambda m: {"nesterov": True}, "nesterov has no effect"),
+    (lambda m: {"milestones": [0.5]}, 'milestones has no effect with schedule="constant"'),
     (lambda m: {"class_weights": "balanced"}, "did you mean `class_weight`"),
     (lambda m: {"sample_weights": [1.0]}, "did you mean `sample_weight`"),
     (lambda m: {"epoch": 3}, "did you mean `epochs`"),
@@ -187,7 +187,7 @@ def test_retrofit_and_the_estimator_have_the_same_plan():
         balcal.BalCALClassifier(settings={"clp": 1.0}).fit(X.numpy(), Y.numpy())
     for settings, words in (
         ({"epochs": 3}, "`epochs` is no setting of its own here: pass epochs= as an argument"),
-        ({"momentum": 0.5}, "momentum= has no effect"),
+        ({"momentum": 0.5}, "momentum has no effect"),
         ({"precision": "fp16"}, "does not fit"),
         ({"clip": -1}, "clip must be above 0"),
     ):

@@ -66,7 +66,8 @@ def plan_of(
         if not objects or "plan.optimiser" not in str(error):
             raise
         raise BalcalError(f"{error} (or pass an object: optimizer=torch.optim.NAME(model.parameters(), ...))") from None
-    _check_effect(plan, chosen)
+    if sentence := without_effect(plan, chosen):
+        raise BalcalError(sentence)
     return replace(plan, precision=best_precision(device)) if plan.precision == "auto" else plan
 
 
@@ -78,13 +79,16 @@ def _unknown(name: str, known: set[str], others: set[str]) -> str:
     return unknown("setting", name, (known | others) - {"model", "network", "loader", "settings"}, SPELLINGS)
 
 
-def _check_effect(plan: Plan, chosen: Mapping[str, Any]) -> None:
-    """Refuse what somebody has set and nothing would read."""
+def without_effect(plan: Plan, chosen: Iterable[str]) -> str | None:
+    """What to say of a setting that somebody has chosen and nothing reads.
+
+    >>> without_effect(Plan(optimiser="adam", momentum=0.5), ["momentum", "lr"])
+    'momentum has no effect with optimiser="adam": set optimiser="sgd" too, or leave it out'
+    """
     for name, by, value in NEEDS:
-        if chosen.get(name) and getattr(plan, by) != value:
-            raise BalcalError(
-                f'{name}= has no effect with {by}="{getattr(plan, by)}": pass {by}="{value}" too, or leave it out'
-            )
+        if name in chosen and getattr(plan, name) and getattr(plan, by) != value:
+            return f'{name} has no effect with {by}="{getattr(plan, by)}": set {by}="{value}" too, or leave it out'
+    return None
 
 
 @dataclass(frozen=True, eq=False)
