@@ -158,6 +158,94 @@ def test_a_failed_wrap_leaves_the_network_as_it_was(network):
         balcal.wrap(network, 4)(X)
 
 
+class After(nn.Module):
+    """A linear layer, and what somebody does with its output."""
+
+    def __init__(self, then):
+        super().__init__()
+        self.stem, self.fc, self.other, self.then = nn.Linear(192, 4), nn.Linear(4, 4), nn.Linear(192, 4), then
+
+    def forward(self, x):
+        x = x.flatten(1)
+        return self.then(self, x, self.fc(self.stem(x)))
+
+
+FOLLOWED = {
+    "a softmax": lambda self, x, z: z.softmax(1),
+    "log_softmax": lambda self, x, z: F.log_softmax(z, dim=1),
+    "a sigmoid": lambda self, x, z: torch.sigmoid(z),
+    "a scale": lambda self, x, z: z * 2,
+    "a sum of two classifiers": lambda self, x, z: z + self.other(x),
+    "itself once more": lambda self, x, z: self.fc(z),
+}
+
+
+@pytest.mark.parametrize("sampled", [False, True])
+@pytest.mark.parametrize("kind", FOLLOWED)
+def test_what_follows_the_classifier_is_noticed_when_wrapping(kind, sampled):
+    """Not at the first batch; and a layer that is used twice is not taken for one that is used once."""
+    network = After(FOLLOWED[kind]).eval()
+    before, names = network(X), list(network.state_dict())
+    with pytest.raises(BalcalError, match=r"does not end with its layer|layer `fc` more than once.*pass features="):
+        balcal.wrap(network, 4, sample=X if sampled else None)
+    assert torch.equal(network(X), before)
+    assert list(network.state_dict()) == names
+
+
+def test_logits_may_stand_behind_another_output():
+    network = After(lambda self, x, z: (x * 2, z))
+    before = network(X)[1]
+    torch.testing.assert_close(balcal.wrap(network, 4, "vanilla")(X), F.log_softmax(before, 1))
+
+
+class AfterUntraceable(After):
+    def forward(self, x):
+        return super().forward(x if bool(x.sum() > -1e9) else -x)
+
+
+@pytest.mark.parametrize("kind", FOLLOWED)
+def test_what_cannot_be_traced_is_noticed_at_the_first_batch(kind):
+    model = balcal.wrap(AfterUntraceable(FOLLOWED[kind]), 4, classifier="fc", quiet=True)
+    with pytest.raises(BalcalError, match=r"does not end with its layer|more than once"):
+        model(X)
+
+
+def test_errors_of_the_network_itself_stay_as_they_are():
+    model = balcal.wrap(Reversed(), 4, quiet=True)
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        model(X[:, :1])
+    assert model(X).shape == (6, 4)
+
+
+def test_a_linear_layer_is_a_network():
+    layer = nn.Linear(192, 4)
+    x = X.flatten(1)
+    model = balcal.wrap(layer, 4, "vanilla")
+    torch.testing.assert_close(model(x), F.log_softmax(layer(x), 1))
+    balcal.fit(model, [(x, torch.arange(6) % 4)], [(x, torch.arange(6) % 4)], epochs=1, quiet=True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"num_classes": "4"}, "num_classes='4'"),
+        ({"num_classes": 4.0}, "num_classes=4.0"),
+        ({"num_classes": None}, "num_classes=None"),
+        ({"method": None}, "a method is given by its name"),
+        ({"features": 3, "num_features": 2}, "features= takes a function"),
+        ({"classifier": ""}, "classifier= names a linear layer"),
+        ({"sample": torch.zeros(2, 7)}, "sample= does not go through the network .mat1"),
+        ({"sample": "x"}, "sample= does not go through the network"),
+    ],
+)
+def test_arguments_of_wrap_that_cannot_be(arguments, words):
+    network = Reversed()
+    names = list(network.state_dict())
+    with pytest.raises(BalcalError, match=words):
+        balcal.wrap(network, **{"num_classes": 4} | arguments)
+    assert list(network.state_dict()) == names
+
+
 def test_wrapping_twice_says_so():
     network = nn.Sequential(nn.Flatten(), nn.Linear(192, 4), nn.ReLU(), nn.Linear(4, 4))
     model = balcal.wrap(network, 4)

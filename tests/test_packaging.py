@@ -1,6 +1,7 @@
 """What is installed is what was meant: pins, hashes, floors above known holes; and what people expect around it."""
 
 import re
+import runpy
 import tomllib
 
 import yaml
@@ -64,6 +65,33 @@ def test_the_citation_is_that_of_the_method():
     assert {"type", "title", "authors"} <= set(paper)
     assert ", ".join(author["family-names"] for author in paper["authors"]) == registry.table("methods")["balcal"].paper
     assert f"{paper['title']}. CVPR {paper['year']}." in (registry.home("methods", method.name).__doc__ or "")
+
+
+def test_ci_says_of_each_extra_what_ran():
+    """Each name in the summary stands for tests that exist, and CI runs those that need an environment of their own."""
+    extras = runpy.run_path(str(ROOT / "tests" / "conftest.py"))["EXTRAS"]
+    assert {"lightning", "huggingface", "timm", "onnx", "encoders"} <= set(extras)
+    tests = {path: path.read_text() for path in (ROOT / "tests").rglob("test_*.py")}
+    names = [
+        f"{path.relative_to(ROOT)}::{name}"
+        for path, text in tests.items()
+        for name in re.findall(r"def (test_\w+)", text)
+    ]
+    for extra, marks in extras.items():
+        for mark in marks:
+            plain = mark.partition("[")[0]
+            assert any(plain in name for name in names), (extra, mark)
+    target = re.search(r"^extras:.*?\n\n", (ROOT / "Makefile").read_text(), re.M | re.S)
+    assert target
+    files = re.findall(r"tests/\S+\.py", target[0])
+    words = re.search(r'-k "(.*)"', target[0])
+    assert files
+    assert words
+    for word in words[1].split(" or "):
+        assert any(word in name for name in names if name.split("::")[0] in files), word
+    run = (ROOT / ".ci" / "run").read_text()
+    assert "make extras" in run
+    assert "could not be installed: their tests did not run" in run
 
 
 def test_workflow_hooks_and_changelog_fit_the_project():

@@ -112,6 +112,24 @@ def test_no_other_gamma_is_better_on_held_out_data(seed, fusion):
         assert best <= nll(RefittedGamma(float(other))(outputs), y) + 1e-7
 
 
+@pytest.mark.parametrize("fusion", ["probs", "logits"])
+def test_gamma_of_fifteen_samples_is_held_back(fusion):
+    """All right, by a timid head beside a bolder one: without imagined samples gamma goes to its end."""
+    y = torch.arange(15) % 4
+    bold, timid = 2 * torch.eye(4)[y].double(), 0.5 * torch.eye(4)[y].double()
+    weights = torch.tensor([0.5, 0.5], dtype=torch.float64)
+    outputs = Outputs(torch.stack([bold, timid]), weights, weights, fusion)
+    taken = RefitGamma(prior=0).fit(outputs, y)
+    held_back = RefitGamma().fit(outputs, y)
+    conf = [float(each(outputs).exp().amax(1).mean()) for each in (RefittedGamma(0.5), held_back, taken)]
+    assert conf[0] < conf[1] <= conf[2]
+    if fusion == "logits":
+        assert conf[2] > 0.999, "ten right answers of ten are no certainty"
+        assert conf[1] < 1 - 0.5 * 5 * (1 - conf[0]) / 20, "five samples that are as sure as before"
+    many = RefitGamma().fit(replace(outputs, logits=outputs.logits.repeat(1, 1000, 1)), y.repeat(1000))
+    assert float(many(outputs).exp().amax(1).mean()) == pytest.approx(conf[2], abs=0.01), "many are taken at their word"
+
+
 def test_gamma_by_balance_meets_the_accuracy():
     outputs, y = two_heads(3, "logits")
     fitted = RefitGamma(by="balance").fit(outputs, y)

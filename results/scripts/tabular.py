@@ -1,7 +1,7 @@
 """Tables: our scikit-learn estimator against scikit-learn's own, calibrated by its temperature; on four real sets.
 
     OMP_NUM_THREADS=1 python results/scripts/tabular.py          # a few minutes; writes results/data/tabular.csv
-    python results/scripts/tabular.py --table                    # prints the tables of docs/use.md from it
+    python results/scripts/tabular.py --table                    # prints the tables of docs/tables.md from it
 
 Eight splits of each set, 30 % of the rows for the test, stratified; all models see the same rows. Nothing is tuned.
 """

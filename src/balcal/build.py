@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from balcal import registry
-from balcal.backbones.classifiers import as_linear, check_classifier, find_classifier
+from balcal.backbones.classifiers import as_linear, classifier_of, outputs_of
 from balcal.backbones.from_timm import as_wide_as_its_head
 from balcal.backbones.tapped import CustomFeatures, TappedNetwork, own_classifier
 from balcal.core import Backbone, BalcalError, PostHoc
@@ -32,7 +32,11 @@ LEAST_WIDTH = 32
 
 
 def as_method(method: Method | str) -> Method:
-    return registry.method(method) if isinstance(method, str) else method.filled(VANILLA)
+    if isinstance(method, str):
+        return registry.method(method)
+    if not isinstance(method, Method):
+        raise BalcalError(f'a method is given by its name, such as "balcal-auto", not by {type(method).__name__}')
+    return method.filled(VANILLA)
 
 
 def wrap(
@@ -78,6 +82,7 @@ def wrap(
     'logits'
     """
     check_value("width", width, int | None, at_least(1))
+    num_classes = check_value("num_classes", num_classes, int)
     if width is not None and getattr(as_method(method).head, "adapter", None) != "vector":
         raise BalcalError(f"width= is for BalCAL's adapter, and `{as_method(method)}` has none: leave it out")
     model = _wrapped(network, num_classes, method, classifier, features, num_features, sample)
@@ -124,6 +129,10 @@ def _wrapped(
     if features is not None:
         if classifier is not None:
             raise BalcalError("classifier= and features= exclude each other: pass one of them")
+        if not callable(features):
+            raise BalcalError(
+                f"features= takes a function from inputs to a matrix (N, D), not {type(features).__name__}"
+            )
         width = num_features if num_features is not None else getattr(inner, "num_features", None)
         if width is None:
             raise BalcalError("wrap cannot know how wide features(x) is: pass num_features= as well")
@@ -144,18 +153,24 @@ def _wrapped(
             leave(0)
             as_wide_as_its_head(inner)
         return _placed(model, model.backbone)
-    path = check_classifier(inner, classifier, sample) if classifier else find_classifier(inner, num_classes, sample)
-    tapped = TappedNetwork(inner, path)
-    model = Model(tapped, num_classes, chosen, as_linear(tapped.classifier[0], num_classes))
+    model = _tapped(inner, num_classes, chosen, classifier, sample)
+    if hasattr(network, "_orig_mod"):  # compiled by the user: the backbone is compiled in the same manner
+        model.features = getattr(network, "dynamo_ctx", torch.compile)(model.features)  # type: ignore[method-assign]
+    return model
+
+
+def _tapped(network: nn.Module, num_classes: int, method: Method, classifier: str | None, sample: Any) -> Model:
+    """A model of a network whose classifier is found, or named."""
+    if outputs_of(network):  # the network is a classifier, and takes the features themselves
+        network = nn.Sequential(network)
+    tapped = TappedNetwork(network, classifier_of(network, num_classes, classifier, sample))
+    model = Model(tapped, num_classes, method, as_linear(tapped.classifier[0], num_classes))
     tapped.take_over()
     try:
-        model = _tried(_placed(model, inner), sample)
+        return _tried(_placed(model, network), sample)
     except BaseException:
         tapped.give_back()
         raise
-    if inner is not network:  # compiled by the user: the backbone is compiled in the same manner
-        model.features = getattr(network, "dynamo_ctx", torch.compile)(model.features)  # type: ignore[method-assign]
-    return model
 
 
 def _unwrapped(network: nn.Module) -> nn.Module:

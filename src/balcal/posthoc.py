@@ -8,6 +8,7 @@ Post-hoc methods go by their names: see `balcal list methods`. Without a name cr
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -181,12 +182,17 @@ def calibrate(
     >>> bool(calibrate(model, data, "laplace", train_loader=data).posthoc.prior_precision > 0)
     True
     """
+    if not isinstance(model, Model):
+        raise BalcalError(f"calibrate takes a model of balcal.wrap, not a {type(model).__name__}: wrap it first")
     device = model.head.weights.device
     batches = LoaderBatches(loader, device, 0, Reading(model.num_classes))
     spec = spec_of(method, settings)
     train = None if train_loader is None else LoaderBatches(train_loader, device, 0, Reading(model.num_classes))
     model.posthoc = fit_posthoc(model, spec, batches, train).to(device)
     model.method = replace(model.method, posthoc=spec)
-    if (count := known_samples(loader, batches.reading)) and (sentence := few_samples(count, method)):
+    count = known_samples(loader, batches.reading)
+    if method == "gamma":
+        model.solved_on = {"split": "held-out", "samples": float(count or math.nan)}
+    if count and (sentence := few_samples(count, method)):
         warnings.warn(sentence, stacklevel=2)
     return model

@@ -172,6 +172,18 @@ def _in_full(recipe: Recipe, text: str) -> str:
     return f"{full_name(recipe, path.strip())}={value}" if equals and "." not in path else text
 
 
+SPELLINGS = {
+    "learning_rate": "lr",
+    "wd": "weight_decay",
+    "amp": "precision",
+    "verbose": "quiet",
+    "steps": "steps_per_epoch",
+    **dict.fromkeys(("grad_clip", "max_grad_norm", "gradient_clip_val", "max_norm"), "clip"),
+    **dict.fromkeys(("num_epochs", "max_epochs", "n_epochs"), "epochs"),
+}
+"""what others call our settings"""
+
+
 def full_name(recipe: Recipe, path: str) -> str:
     """The full name of a setting that is given by its last name, if only one part of the recipe has it.
 
@@ -187,7 +199,7 @@ def full_name(recipe: Recipe, path: str) -> str:
         raise BalcalError(f"`{path}` may be {' or '.join(found)}: write one of them")
     if found:
         return found[0]
-    near = nearest(path, [name.split(".")[1] for name in names])
+    near = SPELLINGS.get(path) or nearest(path, [name.split(".")[1] for name in names])
     hint = next((f"did you mean `{name}`?" for name in names if name.split(".")[1] == near), "see `balcal show METHOD`")
     raise BalcalError(f"unknown setting `{path}` of `{recipe.method.name}`; {hint}")
 

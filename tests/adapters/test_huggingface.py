@@ -57,8 +57,8 @@ def digits():
 def trainer_of(model, calibrated, train, val, folder, **more):
     settings = {"per_device_train_batch_size": 50, "per_device_eval_batch_size": 200, "learning_rate": 5e-3}
     arguments = TrainingArguments(
-        folder, eval_strategy="epoch", save_strategy="no", report_to=[], use_cpu=True, disable_tqdm=True, seed=0,
-        **(settings | more),
+        folder, save_strategy="no", report_to=[], use_cpu=True, disable_tqdm=True, seed=0,
+        **({"eval_strategy": "epoch"} | settings | more),
     )  # fmt: skip
     return Trainer(
         model,
@@ -163,3 +163,32 @@ def test_a_pipeline_says_calibrated_probabilities(tmp_path):
         expected = model.eval()(**ids).logits[0].exp()
     assert [found[f"LABEL_{k}"] for k in range(3)] == pytest.approx(expected.tolist(), abs=1e-6)
     assert calibrated.adapted.head.gamma == pytest.approx(0.3)
+
+
+def test_what_is_no_classifier_of_one_class_is_refused():
+    for kind in ("multi_label_classification", "regression"):
+        model = bert()
+        model.config.problem_type = kind
+        with pytest.raises(balcal.BalcalError, match=f'this model is for "{kind}", and balcal is for one class per'):
+            Calibrated(model, "balcal")
+    body = bert().bert
+    names = list(body.state_dict())
+    with pytest.raises(balcal.BalcalError, match="BertModel has no linear layer for its 3 labels"):
+        Calibrated(body, "balcal")
+    assert list(body.state_dict()) == names
+    with pytest.raises(balcal.BalcalError, match="this network is adapted already"):
+        Calibrated(Calibrated(bert(), "balcal").adapted.backbone, "balcal")
+
+
+def test_without_evaluations_nothing_is_fitted_and_that_is_said(tmp_path):
+    model = bert()
+    calibrated = Calibrated(model, "balcal-auto+ts")
+    trainer = trainer_of(
+        model, calibrated, sentences(60, 0), sentences(200, 1), tmp_path, num_train_epochs=1, eval_strategy="no"
+    )
+    words = r"so nothing has fitted gamma and its post-hoc map: pass eval_dataset=.*trainer.evaluate"
+    with pytest.warns(UserWarning, match=words):
+        trainer.train()
+    before = float(model.classifier.posthoc.temperature)
+    trainer.evaluate()
+    assert before == 1 != float(model.classifier.posthoc.temperature)

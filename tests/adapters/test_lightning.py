@@ -154,3 +154,42 @@ def test_manual_optimisation_is_refused():
     module.automatic_optimization = False
     with pytest.raises(balcal.BalcalError, match=r"optimises by itself.*use balcal\.wrap"):
         Calibrated("balcal").setup(None, module, "fit")
+
+
+class Named(Digits):
+    """Batches as dictionaries."""
+
+    def training_step(self, batch, batch_idx):
+        return super().training_step((batch["x"], batch["labels"]), batch_idx)
+
+
+def fit(module, callback, *loaders):
+    trainer = Trainer(
+        max_epochs=1, callbacks=[callback], logger=False, enable_progress_bar=False, enable_model_summary=False,
+        accelerator="cpu", enable_checkpointing=False,
+    )  # fmt: skip
+    trainer.fit(module, *loaders)
+
+
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [
+        (
+            "vanilla+ts",
+            "`vanilla.ts` has seen no validation batch, so nothing has fitted its post-hoc map: pass a validation",
+        ),
+        ("balcal-auto", "`balcal-auto` has seen no validation batch, so nothing has fitted gamma"),
+    ],
+)
+def test_without_validation_batches_nothing_is_fitted_and_that_is_said(method, words):
+    with pytest.warns(UserWarning, match=words):
+        fit(Digits(), Calibrated(method), loaders()[0])
+
+
+def test_where_a_batch_has_its_labels():
+    data = DataLoader([{"x": x, "labels": y} for x, y in loaders()[0].dataset], batch_size=100)
+    with pytest.raises(balcal.BalcalError, match="a batch has no labels at 1: say where they are"):
+        fit(Named(), Calibrated("balcal"), data)
+    module = Named()
+    fit(module, Calibrated("balcal", labels="labels"), data)
+    assert len(module.seen) == 3

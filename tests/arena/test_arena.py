@@ -12,6 +12,7 @@ import threading
 import time
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from inspect import signature
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,7 @@ from balcal import arena
 from balcal.arena.entries import contest
 from balcal.arena.processes import worker_pids
 from balcal.arena.schedule import Training, waves
+from balcal.cli.train import arena as verb
 from balcal.registry import recipe
 from balcal.runs import Run
 from balcal.runtime.files import save_sealed_json
@@ -280,6 +282,22 @@ def test_one_seed_speaks_of_runs_only(alone):
     assert not judgements & {"better", "worse"}
     assert "speaks of these runs only" in one.table().replace("\n", " ")
     assert "**" not in one.table()
+
+
+def test_five_seeds_unless_somebody_says_otherwise():
+    for call in (arena.run, verb):
+        assert signature(call).parameters["seeds"].default == 5
+
+
+def test_runs_that_were_trained_one_by_one_are_found(tmp_path, capsys):
+    """As on a cluster, where each run is a job of its own."""
+    quick = ["--set", "epochs=1"]
+    for seed in "01":
+        balcal_cli("train", "tumours", "vanilla", "--seed", seed, *quick, "--out", tmp_path, capsys=capsys)
+    arguments = ["arena", "tumours", "--methods", "vanilla", *quick, "--seeds", "2", "--runs", tmp_path]
+    code, out, err = balcal_cli(*arguments, capsys=capsys)
+    assert (code, err.count(": found")) == (0, 2)
+    assert "| `vanilla` |" in out
 
 
 def test_parents_come_first_and_once():

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import time
+from inspect import signature
 
 import numpy as np
 import pytest
@@ -68,6 +69,16 @@ def test_a_method_that_had_nothing_to_do_says_so(tmp_path, capsys):
     assert json.loads(out)["method"] == "balcal-auto", "as in balcal.wrap"
 
 
+def test_a_setting_without_effect_is_said_to_have_none(tmp_path, capsys):
+    """It is no error here, as the addresses of runs depend on it."""
+    for setting, words in (("momentum=0.5", 'momentum has no effect with optimiser="adam"'), ("lr=0.01", "")):
+        code, _, err = balcal_cli(
+            "train", "tumours", "vanilla", "--set", setting, "--out", tmp_path, *QUICK, capsys=capsys
+        )
+        assert code == 0
+        assert ("has no effect" in err, words in err) == (bool(words), True)
+
+
 def test_list_and_show(capsys):
     for kind in ("methods", "tasks", "datasets", "backbones", "metrics"):
         code, out, _ = balcal_cli("list", kind, "--json", capsys=capsys)
@@ -112,6 +123,9 @@ def test_a_table_wraps_where_it_must():
         (["train", "digits", "balkal"], "unknown method `balkal`; did you mean `balcal`?"),
         (["train", "digit"], "unknown task `digit`; did you mean `digits`?"),
         (["train", "digits", "--set", "plan.epoch=1"], "did you mean `epochs`?"),
+        (["train", "digits", "--set", "learning_rate=1"], "did you mean `plan.lr`?"),
+        (["train", "digits", "--set", "optimizer=sgd"], "did you mean `plan.optimiser`?"),
+        (["train", "digits", "--set", "max_epochs=3"], "did you mean `plan.epochs`?"),
         (["train", "digits", "--set", "task.val_size=99999"], "cannot hold out 99999 of 1297 images"),
         (["train", "digits", "--set", "task.val_size=0"], "task.val_size must be at least 1, not 0"),
         (["train", "digits", "--device", "cuda:7"], "cannot use device `cuda:7`"),
@@ -223,6 +237,23 @@ def test_the_public_names_are_there():
     assert set(balcal.__all__) <= set(dir(balcal))
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         balcal.nonsense  # noqa: B018
+
+
+def test_names_of_the_contract():
+    """Others call these by name."""
+    wanted = {
+        "wrap": ("network", "num_classes", "method", "classifier", "features", "num_features"),
+        "fit": ("model", "train_loader", "val_loader", "epochs"),
+        "save": ("model", "path"),
+        "load": ("path", "network"),
+        "export": ("model", "example", "path"),
+        "report": ("source", "loader"),
+        "card": ("model", "predictions"),
+    }
+    for name, parameters in wanted.items():
+        call = getattr(balcal, name)
+        known = list(signature(call.report if name == "report" else call).parameters)
+        assert [each for each in known if each in parameters] == list(parameters), name
 
 
 def test_version_and_completion(capsys, monkeypatch):

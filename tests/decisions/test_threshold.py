@@ -16,6 +16,21 @@ def two_columns(conf, right):
     return {"probs": np.stack([conf, 1 - conf], axis=1), "labels": 1 - np.asarray(right, dtype=int)}
 
 
+def test_arrays_go_by_name_here_too():
+    p, y = [[0.9, 0.1]] * 40, [0] * 40
+    sets, found = decisions.prediction_sets(probs=p, labels=y), decisions.threshold(probs=p, labels=y, accuracy=0.9)
+    for use, words in (
+        (lambda: decisions.threshold(p, y, accuracy=0.9), r"threshold\(probs=..., labels=...\)"),
+        (lambda: decisions.prediction_sets(p, y), r"prediction_sets\(probs=..., labels=...\)"),
+        (lambda: decisions.decide(p, costs=[[0, 1], [1, 0]]), r"decide\(probs=..., labels=...\)"),
+        (lambda: decisions.multicalibrate(p, y, groups=y), r"multicalibrate\(probs=..., labels=...\)"),
+        (lambda: found.accept(p), r"accept\(probs=...\)"),
+        (lambda: sets.evaluate(p, y), r"evaluate\(probs=..., labels=...\)"),
+    ):
+        with pytest.raises(BalcalError, match=rf"pass arrays by name: \S*{words}"):
+            use()
+
+
 def slow(conf, right, target, delta):
     """The definition, sample by sample: three starts, each passing what it has left to the next."""
     least = next(n for n in range(1, 10**6) if target**n <= delta)

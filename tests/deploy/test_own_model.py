@@ -69,6 +69,47 @@ def test_what_does_not_fit_gets_a_sentence(tmp_path):
     assert balcal.load(file, network=network(), method=own)(X).shape == (120, 3)
 
 
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda net: balcal.predict(net, DATA),
+        lambda net: balcal.calibrate(net, DATA),
+        lambda net: balcal.save(net, "model.pt"),
+        lambda net: balcal.export(net, X, "model.onnx"),
+        balcal.card,
+    ],
+)
+def test_only_what_was_wrapped_can_be_used(use, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BalcalError, match=r"a model of balcal\.wrap, not (of )?a Sequential"):
+        use(network())
+    assert not list(tmp_path.iterdir())
+
+
+def test_names_of_files_say_what_is_in_them(tmp_path):
+    model = trained()
+    for name in ("model.onnx", "model.pt2"):
+        with pytest.raises(BalcalError, match=rf"save writes weights, as FILE.pt, and not {name}: balcal.export"):
+            balcal.save(model, tmp_path / name)
+    assert not list(tmp_path.iterdir())
+    file = balcal.save(model, tmp_path / "model.pt")
+    assert torch.equal(balcal.load(file, network())(X), model(X)), "a network by position"
+
+
+@pytest.mark.parametrize(
+    ("example", "words"),
+    [
+        ((X, Y), "the example does not go through the model .*: pass inputs, without labels"),
+        (X[:, :3], "the example does not go through the model .mat1 and mat2"),
+        (None, "export takes a batch of inputs as the example, .* not NoneType"),
+    ],
+)
+def test_an_example_that_does_not_fit(example, words, tmp_path):
+    with pytest.raises(BalcalError, match=words):
+        balcal.export(trained(), example, tmp_path / "model.pt2")
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_is_for_the_backbone(dtype):
     model = balcal.calibrate(trained("balcal-auto"), DATA, "ts")
@@ -79,6 +120,10 @@ def test_half_precision_is_for_the_backbone(dtype):
     full, less = balcal.predict(model, DATA), balcal.predict(half, DATA)
     torch.testing.assert_close(less.probs, full.probs, rtol=0, atol=0.03)
     assert torch.allclose(less.probs.sum(1), torch.ones(120), atol=1e-5), "still probabilities in float32"
+    for x in (X, X.to(dtype), X.double()):
+        torch.testing.assert_close(half(x).exp().detach(), full.probs, rtol=0, atol=0.03)
+    with pytest.raises(BalcalError, match=r"export model\.float\(\), or write FILE\.pt2"):
+        balcal.export(half, X, "model.onnx")
     assert half.double().head.weights.dtype is torch.float64
 
 
@@ -124,10 +169,20 @@ def test_a_card_tells_what_gamma_was_solved_on(tmp_path):
     assert r"a\|b" in str(card)
     json.dumps(card)
     assert balcal.card(trained("balcal"))["solved_on"] == {"split": "training", "samples": 120.0}
+    again = balcal.load(balcal.save(model, tmp_path / "saved.pt"), network=network())
+    assert balcal.card(again)["solved_on"] == card["solved_on"]
+    balcal.calibrate(model, DATA * 2, "gamma")
+    refitted = balcal.card(model)
+    assert refitted["solved_on"] == {"split": "held-out", "samples": 240.0}
+    assert refitted["dials"]["gamma"] == pytest.approx(float(model.posthoc.gamma), abs=1e-6)
     with pytest.raises(BalcalError, match="2 names for 3 classes"):
         balcal.card(model, classes=["a", "b"])
     with pytest.raises(BalcalError, match=r"writes FILE\.onnx or FILE\.pt2, not model\.pt"):
         balcal.export(model, X, tmp_path / "model.pt")
+
+
+def named_data():
+    return [{"x": x, "answer": y} for x, y in DATA]
 
 
 def test_a_report_of_a_model_of_predictions_or_of_a_file(tmp_path):
@@ -137,6 +192,17 @@ def test_a_report_of_a_model_of_predictions_or_of_a_file(tmp_path):
     page = balcal.report(model, DATA, out=tmp_path / "model.html", classes=["ant", "bee", "cat"])
     assert "cat" in page.read_text()
     assert balcal.report(balcal.predict(model, DATA), out=tmp_path / "predictions.html").exists()
+    found = balcal.predict(model, DATA)
+    arrays = {"log_probs": found.log_probs.numpy(), "labels": found.labels.numpy()}
+    texts = [
+        balcal.report(*source, out=tmp_path / "page.html", name="same", **named).read_text()
+        for source, named in (((found,), {}), ((), arrays), ((model, named_data()), {"target": "answer"}))
+    ]
+    assert texts[0] == texts[1] == texts[2]
+    with pytest.raises(BalcalError, match="or arrays by name, not both"):
+        balcal.report(found, **arrays)
+    with pytest.raises(BalcalError, match=r"not of a ndarray; arrays go by name, probs="):
+        balcal.report(arrays["log_probs"])
     with pytest.raises(BalcalError, match="needs a loader with test data"):
         balcal.report(model)
     with pytest.raises(BalcalError, match="not of a list"):

@@ -271,6 +271,33 @@ def test_long_names_are_no_traceback():
                 write_report(source)
 
 
+def test_what_as_says_is_not_ignored(tmp_path):
+    np.savez(tmp_path / "logits.npz", logits=np.log(P), labels=Y)
+    np.savez(tmp_path / "both.npz", logits=2 * np.log(P), probs=P, labels=Y)
+    for source in ("logits.npz", "logits.npz:logits"):
+        with pytest.raises(BalcalError, match="calls its array logits, and --as says probs"):
+            read_arrays(f"{tmp_path / source}", f"{tmp_path / 'logits.npz'}:labels", "probs")
+    with pytest.raises(BalcalError, match="must hold exactly one array"):
+        read_arrays(f"{tmp_path / 'both.npz'}")
+    assert read_arrays(f"{tmp_path / 'both.npz'}", kind="probs").predictions().probs.numpy() == pytest.approx(P)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            ",cat,dog,label\n0,0.5,0.5,cat\n",
+            "a first column without a name: if it is an index, write it with index=False",
+        ),
+        ("cat;dog;label\n0.5;0.5;cat\n", "one column `label`, and the classes in order beside it, joined by commas"),
+    ],
+)
+def test_tables_as_other_programs_write_them(text, words, tmp_path):
+    (tmp_path / "table.csv").write_text(text)
+    with pytest.raises(BalcalError, match=words):
+        read_arrays(str(tmp_path / "table.csv"), kind="probs")
+
+
 def test_one_column_of_a_file_is_the_probability_of_class_1(tmp_path):
     one, y = P[:, 1], (P[:, 1] > 0.3).astype(int)
     both = np.stack([1 - one, one], 1)

@@ -1,12 +1,14 @@
 """What metrics take, and what they refuse."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from samples import awkward, draw
 
+import balcal
 from balcal import metrics
 from balcal.core import BalcalError
 from balcal.metrics.inputs import CELLS, LARGE, LOWEST, are_finite, finite_scores, read_logits
@@ -271,6 +273,8 @@ def test_labels_that_can_mean_only_one_thing_are_converted():
     one_hot = np.eye(4)[y]
     words = [str(each) for each in y]
     alike = [y.astype(float), y[:, None], one_hot, one_hot.astype(int), one_hot.astype(bool), torch.from_numpy(one_hot)]
+    alike += [y.astype(object), y.astype(float).astype(object), y.astype(np.float16), torch.from_numpy(y).bfloat16()]
+    alike += [pd.Series(y, index=y[::-1]), pd.DataFrame(one_hot), pd.Categorical(y)]
     for labels in (*alike, words, np.array(words), np.array(words, dtype=object), torch.from_numpy(y).float()):
         assert metrics.nll(probs=p, labels=labels) == expected
 
@@ -326,6 +330,11 @@ def test_rounded_probabilities_are_called_rounded():
         metrics.ece(probs=p.round(4), labels=y)
     with pytest.raises(BalcalError, match="are these logits"):
         metrics.ece(probs=[[0.25, 0.5], [0.5, 0.5]], labels=[0, 1])
+    with pytest.raises(BalcalError, match=r"are these percent\? Divide them by 100"):
+        metrics.ece(probs=[[25.0, 75.0], [50.0, 50.0]], labels=[0, 1])
+    for use in (balcal.Calibrator("ts").fit, lambda p, y: balcal.verdict(probs=p, labels=y)):
+        with pytest.raises(BalcalError, match="are rounded to 2 decimals"):
+            use(np.full((30, 30), 1 / 30).round(2), np.arange(30))
 
 
 def test_scores_that_need_no_change_are_not_copied():

@@ -63,6 +63,16 @@ def test_reliability_diagram():
     assert shares[expected[0][0]] == pytest.approx(len(expected[0][1]) / len(Y))
 
 
+def test_arrays_go_by_name_and_bins_have_two_names():
+    for name in ("reliability_diagram", "confidence_histogram", "risk_coverage", "class_calibration"):
+        with pytest.raises(BalcalError, match=rf"pass arrays by name: {name}\(probs=..., labels=...\)"):
+            getattr(plots, name)(P, Y)
+    both = (plots.reliability_diagram(probs=P, labels=Y, **named) for named in ({"bins": 7}, {"n_bins": 7}))
+    assert len({len(artists(figure, "accuracy")) for figure in both}) == 1
+    with pytest.raises(BalcalError, match="two names of one number"):
+        plots.reliability_diagram(probs=P, labels=Y, bins=7, n_bins=7)
+
+
 def test_the_band_of_a_perfect_model():
     assert perfect_band(1, 0.5) == (0.0, 1.0)
     assert perfect_band(40, 1.0) == (1.0, 1.0)

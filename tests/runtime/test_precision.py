@@ -90,7 +90,7 @@ def model():
 
 def test_fit_asks_the_device_of_the_model(monkeypatch):
     asked = []
-    monkeypatch.setattr("balcal.training.optimise.best_precision", lambda device: asked.append(device) or "fp32")
+    monkeypatch.setattr("balcal.training.own_data.best_precision", lambda device: asked.append(device) or "fp32")
     data = [(torch.randn(6, 8), torch.arange(6) % 4)]
     balcal.fit(model(), data, data, epochs=1, quiet=True, precision="auto")
     assert asked == [CPU]

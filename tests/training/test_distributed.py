@@ -12,6 +12,7 @@ import torch
 from command_line import free_port, torchrun
 from runs_helper import history, trained
 from shared_files import HELPERS
+from two_ranks import OWN, own_loaders
 
 from balcal.core import BalcalError
 from balcal.registry import recipe
@@ -33,6 +34,13 @@ def test_both_ranks_agree_and_shards_do_not_overlap(tmp_path):
         assert first["records"] == second["records"], method
         assert len(first["seen"]) + len(second["seen"]) == 15 * 64, method
         assert set(first["seen"]).isdisjoint(second["seen"]), method
+    for method in OWN:
+        first, second = (each[f"own loaders, {method}"] for each in ranks)
+        assert first == second, method
+    one, first = own_loaders("vanilla+ts"), ranks[0]["own loaders, vanilla+ts"]
+    assert first["weights"] == pytest.approx(one["weights"], abs=1e-3), "as one process on the whole batches"
+    for found, alone in zip(first["history"], one["history"], strict=True):
+        assert found["val_nll"] == pytest.approx(alone["val_nll"], abs=1e-4)
 
 
 @pytest.mark.parametrize("method", ["balcal+averaged", "balcal+plp"])

@@ -1,6 +1,7 @@
 """Somebody's loaders: what is wrong with them is said in a sentence, and never becomes a number."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import nn
@@ -84,11 +85,42 @@ def test_a_loader_that_is_not_what_it_says(use, loader, words):
         use(loader)
 
 
+@everywhere
+@pytest.mark.parametrize(
+    ("loader", "words"),
+    [
+        (X, "one batch is no loader: pass a DataLoader, or a list of batches"),
+        ((X, Y), "one batch is no loader"),
+        ((X.numpy(), Y.numpy()), "one batch is no loader"),
+        ({"x": X, "labels": Y}, "one batch is no loader"),
+        (TensorDataset(X, Y), r"a data set is no loader: pass DataLoader\(dataset, batch_size=64\)"),
+        (0.1, "a loader is a DataLoader, or a list of batches, .*, not float"),
+        ([(X, Y, torch.zeros(64))], "every sample .*has weight 0"),
+        ([(X, Y, ["heavy"] * 64)], "the third part of batch 1 must be the weights of its 64 samples, .* not list"),
+    ],
+    ids=["tensor", "pair", "arrays", "dictionary", "data set", "share", "weights of 0", "words as weights"],
+)
+def test_what_is_no_loader(use, loader, words):
+    if isinstance(loader, list) and "weight 0" in words and use is USES["predict"]:
+        assert len(use(loader)) == 64
+        return
+    with pytest.raises(BalcalError, match=words):
+        use(loader)
+
+
 def test_labels_that_can_mean_only_one_thing_are_converted():
     one_hot = nn.functional.one_hot(Y, 4)
     texts = [str(int(y)) for y in Y]
-    for labels in (Y.float(), Y.double()[:, None], Y[:, None], one_hot, one_hot.float(), texts, np.array(texts)):
+    column = pd.Series(Y.numpy(), index=range(5, 69))
+    kinds = (Y.float(), Y.double()[:, None], Y[:, None], one_hot, one_hot.float(), texts, np.array(texts))
+    for labels in (*kinds, Y.numpy().astype(object), column):
         assert torch.equal(balcal.predict(wrapped(), [(X, labels)]).labels, Y)
+
+
+def test_tables_of_pandas_are_inputs():
+    model = wrapped()
+    found = balcal.predict(model, [(pd.DataFrame(X.numpy()), pd.Series(Y.numpy()))])
+    assert torch.equal(found.log_probs, balcal.predict(model, [(X, Y)]).log_probs)
 
 
 @pytest.mark.parametrize("use", ["fit", "fit, to validate", "retrofit", "retrofit, to validate", "end_epoch"])

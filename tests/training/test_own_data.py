@@ -119,6 +119,15 @@ def test_ignored_samples_are_as_if_they_were_not_there():
     without = [(X[rows][kept[rows]], Y[rows][kept[rows]]) for rows in ROWS]
     assert difference(fitted(without, without), fitted(with_them, with_them, ignore_index=-100)) == 0
     assert len(balcal.predict(wrapped(), with_them, ignore_index=-100)) == int(kept.sum())
+    none = (X[:16], torch.full((16,), -100))
+    whole = [*with_them, none]
+    assert difference(fitted(without, without), fitted(without, whole, ignore_index=-100)) < 1e-5
+    assert len(balcal.predict(wrapped(), whole, ignore_index=-100)) == int(kept.sum())
+    model = wrapped("vanilla").train()
+    assert model.loss(none[0], Y[:16], weight=torch.zeros(16)).item() == 0
+    fitted(whole, whole, ignore_index=-100, class_weight="balanced")  # a batch without a label goes by
+    with pytest.raises(BalcalError, match="every sample of the loader is ignored or has weight 0"):
+        fitted([none], PLAIN, ignore_index=-100)
 
 
 @pytest.mark.parametrize("name", [*LOSSES, "vanilla"])
@@ -190,7 +199,12 @@ def test_class_and_sample_weights_of_fit():
         ("class_weight", "even"): 'must be "balanced", a mapping or 4 numbers, not "even"',
         ("class_weight", (1.0, 2.0)): "class_weight has 2 numbers, and there are 4 classes",
         ("class_weight", ((7, 1.0),)): "class 7",
+        ("class_weight", 5): 'must be "balanced", a mapping or 4 numbers, not 5',
+        ("class_weight", (1, 2, 3, "x")): "4 numbers, not",
+        ("class_weight", (1, 1, 1, -1)): "none below 0",
         ("sample_weight", (1.0,)): "the data set 64 samples",
+        ("sample_weight", (0.0,) * 64): "sample_weight must be finite, none below 0, and not all 0",
+        ("sample_weight", (-1.0,) * 64): "sample_weight must be finite, none below 0",
     }.items():
         name, value = settings
         with pytest.raises(BalcalError, match=words):

@@ -122,6 +122,20 @@ WRONG = [
     (lambda m: {"clip": -1}, "clip must be above 0"),
     (lambda m: {"lr": "0.1"}, "valid number"),
     (lambda m: {"keep": "lst"}, "did you mean `last`"),
+    (lambda m: {"schedule": "OneCycle"}, "did you mean `onecycle`"),
+    (lambda m: {"momentum": 0.5}, 'momentum has no effect with optimiser="adam": set optimiser="sgd" too'),
+    (lambda m: {"nesterov": True}, "nesterov has no effect"),
+    (lambda m: {"milestones": [0.5]}, 'milestones has no effect with schedule="constant"'),
+    (lambda m: {"class_weights": "balanced"}, "did you mean `class_weight`"),
+    (lambda m: {"sample_weights": [1.0]}, "did you mean `sample_weight`"),
+    (lambda m: {"epoch": 3}, "did you mean `epochs`"),
+    (lambda m: {"max_epochs": 3}, "did you mean `epochs`"),
+    (lambda m: {"max_grad_norm": 1.0}, "did you mean `clip`"),
+    (lambda m: {"criterion": nn.CrossEntropyLoss()}, "the loss comes with the method"),
+    (lambda m: {"device": "cpu"}, "call model.to.device. first"),
+    (lambda m: {"val": LOADER}, "val= and val_loader= mean the same"),
+    (lambda m: {"track": "csv"}, "`csv` does not say where to"),
+    (lambda m: {"steps_per_epoch": 30}, "steps_per_epoch is 30, and the loader has 3 batches"),
 ]
 
 
@@ -132,6 +146,29 @@ def test_what_cannot_be_used_is_refused_before_training(settings, words):
     with pytest.raises(BalcalError, match=words):
         fitted(wrapped, **settings(wrapped))
     assert torch.equal(weights(wrapped), before)
+
+
+@pytest.mark.parametrize(
+    ("settings", "same"),
+    [
+        ({"schedule": "onecycle", "warmup": 0.5}, {"scheduler": "onecycle", "warmup": 0.5}),
+        ({"keep": "last"}, {}),
+        ({"optimiser": None}, {"optimizer": "adam"}),
+    ],
+)
+def test_what_can_be_used_is(settings, same):
+    assert torch.equal(weights(fitted(**settings)), weights(fitted(**same)))
+    assert torch.equal(weights(fitted(**settings)), weights(fitted())) == ("warmup" not in settings)
+
+
+def test_loaders_have_two_names():
+    """Those of the contract, and those of old."""
+    short, long = model(), model()
+    balcal.fit(short, train=LOADER, val=LOADER, epochs=2, quiet=True)
+    balcal.fit(long, train_loader=LOADER, val_loader=LOADER, epochs=2, quiet=True)
+    assert torch.equal(weights(short), weights(long))
+    with pytest.raises(BalcalError, match=r"nothing to train on: pass a loader"):
+        balcal.fit(model(), epochs=2)
 
 
 def test_retrofit_and_the_estimator_have_the_same_plan():
@@ -148,6 +185,17 @@ def test_retrofit_and_the_estimator_have_the_same_plan():
             use(sgd(network))
     with pytest.raises(BalcalError, match="unknown setting `clp`; did you mean `clip`"):
         balcal.BalCALClassifier(settings={"clp": 1.0}).fit(X.numpy(), Y.numpy())
+    for settings, words in (
+        ({"epochs": 3}, "`epochs` is no setting of its own here: pass epochs= as an argument"),
+        ({"momentum": 0.5}, "momentum has no effect"),
+        ({"precision": "fp16"}, "does not fit"),
+        ({"clip": -1}, "clip must be above 0"),
+    ):
+        with pytest.raises(BalcalError, match=words):
+            balcal.BalCALClassifier(settings=settings).fit(X.numpy(), Y.numpy())
+        if "epochs" not in settings:
+            with pytest.raises(BalcalError, match=words):
+                balcal.retrofit(network, LOADER, LOADER, **settings)
     slow = balcal.BalCALClassifier(settings={"optimizer": "sgd", "momentum": 0.0}, lr=1e-9, epochs=1, random_state=0)
     fast = balcal.BalCALClassifier(settings={"optimizer": "sgd", "momentum": 0.0}, lr=1e-1, epochs=9, random_state=0)
     assert slow.fit(X.numpy(), Y.numpy()).score(X.numpy(), Y.numpy()) < fast.fit(X.numpy(), Y.numpy()).score(X, Y)

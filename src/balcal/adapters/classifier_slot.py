@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+import warnings
 from collections.abc import Mapping
 from contextlib import redirect_stderr
 from dataclasses import replace
@@ -120,6 +121,7 @@ class AdaptedNetwork:
         self._sums: Sums | None = None
         self._held_out: list[tuple[Outputs, Tensor]] = []
         """of the validation batches so far, if a post-hoc map is to be fitted on them"""
+        self._validated = False
         if self.method.brings:
             names = ", ".join(self.method.brings)
             print(f"balcal: `{self.method.name}` is used without its {names}: balcal.fit has them", file=sys.stderr)
@@ -151,6 +153,7 @@ class AdaptedNetwork:
     def end(self, split: Split) -> Record:
         """End an epoch's training or validation: solve for gamma or beta if its batches were counted there."""
         tally, sums = self.method.tally, self._sums
+        self._validated = self._validated or split == "val"
         record: Record = {}
         if tally is not None and tally.on == split and sums is not None:
             self._sums = None
@@ -158,6 +161,14 @@ class AdaptedNetwork:
         if split == "val" and self._held_out:
             self._fit_map()
         return record
+
+    def warn_if_unfitted(self, what_to_do: str) -> None:
+        """After training: what the method fits on validation batches is as it began if there were none."""
+        parts = ["gamma"] if self.method.tally is not None and self.method.tally.on == "val" else []
+        parts += ["its post-hoc map"] if "posthoc" in self.method.changes else []
+        if parts and not self._validated:
+            lacks = f"has seen no validation batch, so nothing has fitted {' and '.join(parts)}"
+            warnings.warn(f"`{self.method.name}` {lacks}: {what_to_do}", stacklevel=2)
 
     def _fit_map(self) -> None:
         """Fit the method's post-hoc map on the validation batches, with the head's weights as they are now."""

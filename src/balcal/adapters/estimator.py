@@ -33,7 +33,7 @@ from balcal.runtime.progress import Progress
 from balcal.runtime.randomness import generator, own_randomness, seed_torch
 from balcal.runtime.values import check_number
 from balcal.training.fit import fit_batches
-from balcal.training.optimise import plan_of
+from balcal.training.own_data import plan_of
 from balcal.training.parents import FeatureBatches
 
 MOST, LEAST = 64, 8
@@ -65,6 +65,24 @@ def has_categories(table: Any) -> bool:
 
 def _is_number(kind: Any) -> bool:
     return getattr(kind, "kind", "O") in "iuf"
+
+
+def plain_columns(table: Any) -> Any:
+    """A DataFrame with truth values as numbers and gaps as NaN, in pandas' nullable columns too; dates are refused."""
+    changed = {}
+    for place, kind in enumerate(table.dtypes):
+        letter, column = getattr(kind, "kind", "O"), table.iloc[:, place]
+        if letter in "Mmc":
+            name = table.columns[place]
+            raise ValueError(f"column `{name}` has {kind}: make numbers of it, such as the days since a date")
+        if letter == "b":
+            changed[place] = column.astype("float64")
+        elif not _is_number(kind) and column.isna().any():
+            changed[place] = column.astype(object).where(column.notna(), np.nan)
+    made = table.copy()
+    for place, column in changed.items():
+        made.isetitem(place, column)
+    return made
 
 
 def column_transformer(table: Any) -> ColumnTransformer:
@@ -143,7 +161,7 @@ class BalCALClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_classification_targets(y)
         self.classes_, encoded = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
-            raise ValueError(f"a classifier needs at least 2 classes, and y has one class: {self.classes_[0]!r}")
+            raise ValueError(f"a classifier needs at least 2 classes, and y has one class: {self.classes_[0]}")
         if not 0 <= check_number(self.validation_fraction, "validation_fraction") < 1:
             raise BalcalError(f"validation_fraction must be at least 0 and below 1, not {self.validation_fraction}")
         seed = int(check_random_state(self.random_state).randint(2**31))
@@ -163,7 +181,7 @@ class BalCALClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
         given = {"epochs": self.epochs, "batch_size": size, "lr": self.lr, "weight_decay": self.weight_decay}
         usual = {"optimiser": "adamw", "schedule": "cosine"}
-        plan = plan_of(model.method, device, given, self.settings or {}, usual)
+        plan = plan_of(model.method, device, given, self.settings or {}, usual, others=self.get_params(deep=False))
         self.history_ = fit_batches(
             model,
             FeatureBatches(learn, labels[train].to(device), size, seed, weights=of(train)),
@@ -202,9 +220,10 @@ class BalCALClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if self.backbone is not None:
             read = validate_data(self, *both, reset=fitting, dtype=np.float64, allow_nd=True)
         elif has_categories(X):
+            both = (plain_columns(X), *both[1:])
             read = validate_data(self, *both, reset=fitting, skip_check_array=True)
         else:
-            read = validate_data(self, *both, reset=fitting, dtype=np.float64, ensure_all_finite="allow-nan")
+            read = self._numbers(both, fitting)
         X, y = read if fitting else (read, None)
         if self.backbone is not None:
             return X, y
@@ -215,6 +234,14 @@ class BalCALClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise ValueError("X contains infinity, or a value too large for float64: correct those rows")
         return table, y
 
+    def _numbers(self, both: tuple[Any, ...], fitting: bool) -> Any:
+        try:
+            return validate_data(self, *both, reset=fitting, dtype=np.float64, ensure_all_finite="allow-nan")
+        except ValueError as error:
+            if "could not convert string" not in str(error):
+                raise
+            raise ValueError(f"{error}: pass a DataFrame, whose columns tell numbers from categories") from None
+
     def _weights(self, X: Any, y: Any, sample_weight: Any) -> Tensor | None:  # noqa: N803
         """Of each row, with mean 1; None if all count the same."""
         if sample_weight is None and self.class_weight is None:
@@ -222,6 +249,8 @@ class BalCALClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         if self.class_weight is not None:
             weights = weights * compute_sample_weight(self.class_weight, y)
+            if not (np.isfinite(weights).all() and (weights >= 0).all()):
+                raise ValueError("class_weight must be finite and not negative")
         if not weights.sum() > 0:
             raise ValueError("all rows have weight 0: there is nothing to fit on")
         return torch.tensor(weights / weights.mean(), dtype=torch.float32)

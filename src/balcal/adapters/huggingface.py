@@ -17,6 +17,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from balcal.adapters.classifier_slot import AdaptedNetwork
+from balcal.backbones.classifiers import find_classifier
 from balcal.core import BalcalError, Record
 from balcal.recipe import Method
 
@@ -40,6 +41,7 @@ class Calibrated(TrainerCallback):
     """
 
     def __init__(self, model: nn.Module, method: Method | str = "balcal-auto", num_classes: int | None = None) -> None:
+        _check(model, num_classes)
         self.adapted = AdaptedNetwork(model, method, num_classes)
         self.records: list[Record] = []
         self._describe()
@@ -64,6 +66,9 @@ class Calibrated(TrainerCallback):
     def on_epoch_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         self._end("train")
 
+    def on_train_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        self.adapted.warn_if_unfitted('pass eval_dataset= and eval_strategy="epoch", or call trainer.evaluate()')
+
     def on_evaluate(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         self._end("val")
 
@@ -71,6 +76,23 @@ class Calibrated(TrainerCallback):
         record = self.adapted.end(split)
         if record:
             self.records.append(record)
+
+
+def _check(model: nn.Module, num_classes: int | None) -> None:
+    """Refuse a model that is not for one class per sample, or has no classifier."""
+    config: Any = getattr(model, "config", None)
+    kind, labels = getattr(config, "problem_type", None), getattr(config, "num_labels", None)
+    if kind in ("multi_label_classification", "regression"):
+        raise BalcalError(
+            f'this model is for "{kind}", and balcal is for one class per sample: use another problem_type'
+        )
+    if num_classes is None and isinstance(labels, int) and labels > 1 and not _adapted(model):
+        found: Any = model.get_submodule(find_classifier(model, labels, convolutions=False))
+        if found.out_features != labels:
+            raise BalcalError(
+                f"{type(model).__name__} has no linear layer for its {labels} labels: take a model for classification, "
+                "such as BertForSequenceClassification"
+            )
 
 
 _post_init: Any = PreTrainedModel.post_init

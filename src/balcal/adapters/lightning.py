@@ -66,7 +66,7 @@ class Calibrated(Callback):
         @wraps(own)
         def step(batch: Any, *more: Any, **named: Any) -> Any:
             result = own(batch, *more, **named)
-            labels, log_probs = batch[self.labels], self._adapted.slot.log_probs
+            labels, log_probs = self._labels(batch), self._adapted.slot.log_probs
             loss = self._adapted.loss(labels)
             given: Any = result["loss"] if isinstance(result, dict) else result
             if given is not None and log_probs is not None:
@@ -76,6 +76,17 @@ class Calibrated(Callback):
             return {**result, "loss": loss} if isinstance(result, dict) else loss
 
         return step
+
+    def _labels(self, batch: Any) -> Any:
+        try:
+            return batch[self.labels]
+        except (KeyError, IndexError, TypeError):
+            raise BalcalError(
+                f"a batch has no labels at {self.labels!r}: say where they are, Calibrated(method, labels='labels')"
+            ) from None
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._adapted.warn_if_unfitted("pass a validation loader to trainer.fit")
 
     def _describe(self) -> None:
         described = self._adapted.described()
@@ -96,7 +107,7 @@ class Calibrated(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, *more: Any
     ) -> None:
         if not trainer.sanity_checking:
-            self._adapted.count(batch[self.labels])
+            self._adapted.count(self._labels(batch))
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if not trainer.sanity_checking:

@@ -77,9 +77,23 @@ class TextClassifier(BalCALClassifier):
         return self
 
     def _read(self, X: Any, y: Any = None) -> tuple[NDArray[np.float64], Any]:  # noqa: N803
+        if hasattr(X, "columns"):
+            raise ValueError("a TextClassifier takes a list of texts, not a DataFrame: pass one of its columns")
         texts = [X] if isinstance(X, str) else list(X)
         strange = next((type(text).__name__ for text in texts if not isinstance(text, str)), None)
         if strange or not texts or isinstance(X, str):
             what = "one text" if isinstance(X, str) else strange or "nothing"
             raise ValueError(f"a TextClassifier takes a list of texts, not {what}")
-        return super()._read(np.asarray((self.encoder or minilm)(texts), dtype=np.float64), y)
+        return super()._read(self._encoded(texts), y)
+
+    def _encoded(self, texts: list[str]) -> NDArray[np.float64]:
+        if self.encoder is not None and not callable(self.encoder):
+            raise ValueError(f"encoder= takes a function from a list of texts to a matrix, not {self.encoder!r:.40}")
+        vectors = np.asarray((self.encoder or minilm)(texts), dtype=np.float64)
+        if vectors.ndim != 2 or len(vectors) != len(texts):
+            shape = f"the shape {vectors.shape}"
+            raise ValueError(f"the encoder must give a matrix with a row for each of {len(texts)} texts, not {shape}")
+        bad = ~np.isfinite(vectors).all(1)
+        if bad.any():
+            raise ValueError(f"the encoder gave NaN or infinite numbers for text {int(bad.argmax())}")
+        return vectors

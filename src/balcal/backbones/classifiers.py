@@ -26,6 +26,17 @@ def call(network: Any, x: Any) -> Any:
     return network(*x) if isinstance(x, list | tuple) else network(x)
 
 
+def tried(network: nn.Module, sample: Any) -> Any:
+    """The network's output for a user's sample; if it raises an error, a sentence says so."""
+    try:
+        return call(network, sample)
+    except Exception as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise BalcalError(
+            f"sample= does not go through the network ({reason:.200}): pass a batch of inputs as the network takes them"
+        ) from None
+
+
 def leaves(value: Any) -> Iterator[Tensor]:
     """The tensors of an output, however it is packed, in its order; `logits` come first."""
     if isinstance(value, Tensor):
@@ -50,6 +61,16 @@ def outputs_of(layer: nn.Module) -> int:
         simple = set(layer.kernel_size) == {1} == set(layer.stride) and layer.groups == 1 and not any(layer.padding)
         return layer.out_channels if simple else 0
     return 0
+
+
+def classifier_of(network: nn.Module, num_classes: int, named: str | None, sample: Any) -> str:
+    """The path of the classifier, found or named; nothing that changes the logits follows it."""
+    if named is None:
+        path = find_classifier(network, num_classes, sample)
+    else:
+        path = check_classifier(network, str(named), sample)
+    check_what_follows(network, path)
+    return path
 
 
 def find_classifier(
@@ -119,6 +140,10 @@ def not_at_the_end(path: str) -> BalcalError:
     )
 
 
+def used_again(path: str) -> BalcalError:
+    return BalcalError(f"the network uses its layer `{path}` more than once in a pass: {HELP}")
+
+
 @torch.no_grad()
 def settle_lazy(network: nn.Module, sample: Any) -> None:
     """Give lazy layers their sizes by a pass of the sample."""
@@ -128,7 +153,7 @@ def settle_lazy(network: nn.Module, sample: Any) -> None:
     if lazy:
         modes = [(module, module.training) for module in network.modules()]
         network.eval()
-        call(network, sample)
+        tried(network, sample)
         for module, mode in modes:
             module.training = mode
 
@@ -144,7 +169,7 @@ def hooked(network: nn.Module, sample: Any) -> list[str]:
     ]
     try:
         with as_it_was(network):
-            given = next(leaves(call(network, sample)), None)
+            given = next(leaves(tried(network, sample)), None)
     finally:
         for hook in hooks:
             hook.remove()
@@ -177,6 +202,10 @@ def as_it_was(network: nn.Module) -> Iterator[None]:
             module._buffers.update(buffers)
 
 
+MEANS = (nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d, nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d)
+FUNCTIONS = {"softmax", "log_softmax", "logsigmoid", "sigmoid", "tanh", "relu", "mul", "truediv", "div", "add", "sub"}
+LAYERS = tuple(f"torch.nn.modules.{kind}" for kind in ("activation", "batchnorm", "normalization", "pooling"))
+"""what changes the logits if it follows the classifier; of others only a pass tells"""
 TRANSPARENT = {"flatten", "squeeze", "view", "reshape", "contiguous", "float", "mean", "getitem", "identity", "dropout"}
 
 
@@ -193,19 +222,53 @@ def traced(network: nn.Module) -> list[str]:
 
 def _giving(network: nn.Module, node: Any) -> str:
     """The module that gives a node's value, seen through reshapes; "" if none does."""
+    found = _seen_through(network, node)
+    return str(found.target) if found is not None and found.op == "call_module" else ""
+
+
+def _seen_through(network: nn.Module, node: Any) -> fx.Node | None:
+    """The node that gives a node's value, seen through reshapes and means."""
     while not isinstance(node, fx.Node):
         if isinstance(node, Mapping) and node:
             node = node.get("logits", next(iter(node.values())))
         elif isinstance(node, list | tuple) and node:
             node = node[0]
         else:
-            return ""
+            return None
     if node.op == "call_module":
-        layer = network.get_submodule(str(node.target))
-        through = isinstance(layer, nn.Flatten | nn.Identity | nn.AdaptiveAvgPool2d | nn.AvgPool2d)
-        return _giving(network, node.args[0]) if through else str(node.target)
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    return _giving(network, node.args[0]) if node.args and name in TRANSPARENT else ""
+        through = isinstance(network.get_submodule(str(node.target)), (nn.Flatten, nn.Identity, *MEANS))
+    else:
+        through = bool(node.args) and _name_of(node) in TRANSPARENT
+    return _seen_through(network, node.args[0]) if through else node
+
+
+def _name_of(node: fx.Node) -> str:
+    return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+
+
+def check_what_follows(network: nn.Module, path: str) -> None:
+    """Refuse a classifier if tracing shows that a softmax or the like follows it, or that it is used more than once.
+
+    What cannot be traced is checked when a batch goes through.
+
+    >>> check_what_follows(nn.Sequential(nn.Linear(4, 3), nn.Softmax(1)), "0")
+    Traceback (most recent call last):
+    balcal.core.BalcalError: the network does not end with its layer `0` (does a softmax follow, ...
+    """
+    uses, follows = 0, False
+    with suppress(Exception), as_it_was(network):
+        nodes = list(fx.Tracer().trace(network).nodes)
+        uses = sum(node.op == "call_module" and node.target == path for node in nodes)
+        given = nodes[-1].args[0]  # of several outputs any may be the logits
+        last = _seen_through(network, given) if isinstance(given, fx.Node) else None
+        if last is not None and last.op == "call_module":
+            follows = type(network.get_submodule(str(last.target))).__module__ in LAYERS
+        else:
+            follows = last is not None and _name_of(last) in FUNCTIONS
+    if uses > 1:
+        raise used_again(path)
+    if follows:
+        raise not_at_the_end(path)
 
 
 def as_linear(layer: Any, num_classes: int) -> nn.Linear | None:

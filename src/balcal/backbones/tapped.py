@@ -9,7 +9,7 @@ from typing import Any, ClassVar, cast
 import torch
 from torch import Tensor, nn
 
-from balcal.backbones.classifiers import as_it_was, as_linear, call, leaves, not_at_the_end
+from balcal.backbones.classifiers import as_it_was, as_linear, call, leaves, not_at_the_end, used_again
 
 
 class Tap(nn.Module):
@@ -20,8 +20,16 @@ class Tap(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.seen: Tensor | None = None
+        self.again = False
+        """whether it was reached more than once in a pass"""
+
+    def begin(self) -> None:
+        """A new pass begins."""
+        self.seen, self.again = None, False
 
     def forward(self, features: Tensor) -> Tensor:
+        if not torch.compiler.is_compiling():
+            self.again = self.seen is not None
         self.seen = features
         return features
 
@@ -55,7 +63,7 @@ class TappedNetwork(nn.Module):
         self.network.get_submodule(parent).register_module(name, layer)
 
     def forward_features(self, x: Any) -> Tensor:
-        given = call(self.network, x)
+        given = self._pass(x)
         features, self.tap.seen = self.tap.seen, None
         if features is None:
             raise not_at_the_end(self.path)
@@ -66,6 +74,23 @@ class TappedNetwork(nn.Module):
         if not any(_is_view(each, features) for each in leaves(given)):
             raise not_at_the_end(self.path)
         return features
+
+    def _pass(self, x: Any) -> Any:
+        """What the network gives, with the tap in the classifier's place."""
+        if torch.compiler.is_compiling():
+            return call(self.network, x)
+        self.tap.begin()
+        try:
+            given = call(self.network, x)
+        except Exception:
+            if self.tap.seen is None:
+                raise  # an error of the network's own
+            self.tap.seen = None
+            raise not_at_the_end(self.path) from None
+        if self.tap.again:
+            self.tap.seen = None
+            raise used_again(self.path)
+        return given
 
     def _pooled(self, features: Tensor, x: Any) -> Tensor:
         """A convolution of one pixel and a mean over pixels may change places, unless something stands in between.

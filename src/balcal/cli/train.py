@@ -39,9 +39,13 @@ def train(
     from balcal import registry
     from balcal.data.own_images import encoder_hint
     from balcal.training.fit import train_recipe
+    from balcal.training.own_data import without_effect
 
     settings = [*(set_ or []), *(["plan.precision=bf16"] if bf16 else []), *(["plan.compile=true"] if compile else [])]
     recipe = registry.recipe(task, method, seed, settings)
+    plan = [text.partition("=")[0].removeprefix("plan.") for text in recipe.overrides if text.startswith("plan.")]
+    if idle := without_effect(recipe.task.plan, plan):
+        say(f"balcal: {idle}", file=sys.stderr)
     if not quiet and (hint := encoder_hint(recipe.task)):
         say(f"balcal: {plain(hint)}", file=sys.stderr)
     figures = train_recipe(recipe, out, device, quiet, save_every, track or (), keep_epochs)

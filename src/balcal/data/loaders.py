@@ -10,13 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
+from numbers import Integral
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
+from torch.utils.data import Dataset, IterableDataset
 
 from balcal.core import BalcalError
-from balcal.data.targets import Labels, Weighted, soft_labels
+from balcal.data.targets import Labels, Weighted, soft_labels, weights_of
 from balcal.runtime.labels import check_labels
 from balcal.runtime.randomness import seed_torch
 
@@ -35,6 +37,8 @@ class Reading:
     """where the labels are: a key, a place in the tuple, or False if there are none"""
     ignore_index: int | None = None
     """samples with this label are left out"""
+    may_be_empty: bool = False
+    """whether a batch of such samples alone is an empty one; else they stay, with weight 0"""
     class_weight: Tensor | None = None
     """(K,)"""
 
@@ -52,9 +56,11 @@ class Reading:
         soft = labels.ndim == 2
         if weights is None and self.class_weight is None and not soft and self.ignore_index is None:
             return x, labels
-        found = Weighted(labels, _weights(weights, len(labels), where))
+        found = Weighted(labels, weights_of(weights, len(labels), where))
         if self.ignore_index is not None and not soft:
             kept = (labels != self.ignore_index).nonzero()[:, 0]
+            if not len(kept) and not self.may_be_empty:
+                return x, found.map(torch.zeros_like)
             x, found = take(x, kept), found.map(lambda tensor: tensor[kept])
         if self.class_weight is not None:
             check_labels(found.hard(), self.num_classes, where)
@@ -97,14 +103,16 @@ class Reading:
     def labels(self, y: Any, where: str) -> Tensor:
         """Class indices (N,), or soft labels (N, K)."""
         try:
-            labels = torch.as_tensor(y)
+            labels = torch.as_tensor(_array(y))
         except (TypeError, ValueError, RuntimeError):
             labels = _from_text(y, where)
         k = self.num_classes
         if labels.ndim == 2 and labels.shape[1] == 1:
             labels = labels[:, 0]
         if labels.is_floating_point() and labels.ndim == 1 and bool((labels == labels.round()).all()):
-            labels = labels.clamp(-(2.0**53), 2.0**53).long()  # whole numbers, as tables read from CSV have them
+            labels = (
+                labels.double().clamp(-(2.0**53), 2.0**53).long()
+            )  # whole numbers, as tables read from CSV have them
         if k is not None and labels.ndim == 2 and labels.shape[1] == k and labels.shape[1] > 1:
             return soft_labels(labels, where)
         check_labels(labels, None, where)
@@ -114,9 +122,16 @@ class Reading:
 PLAIN = Reading()
 
 
+def _array(given: Any) -> Any:
+    """The values of a pandas table or column; anything else as it is."""
+    return given.to_numpy(copy=True) if hasattr(given, "iloc") else given
+
+
 def _from_text(y: Any, where: str) -> Tensor:
     """Digits as text are class indices. Names are refused: only the user knows their order."""
     words = list(y) if isinstance(y, list | tuple) or hasattr(y, "tolist") else []
+    if words and all(isinstance(word, Integral) for word in words):  # in an array of objects
+        return torch.tensor([int(word) for word in words])
     strange = next((word for word in words if not isinstance(word, str)), None)
     if not words or strange is not None:
         raise BalcalError(f"the loader must give pairs (images, labels): the labels of {where} are no numbers")
@@ -127,19 +142,6 @@ def _from_text(y: Any, where: str) -> Tensor:
             "classes.index(name), with `classes` in an order of yours"
         )
     return torch.tensor([int(word) for word in words])
-
-
-def _weights(weights: Any, count: int, where: str) -> Tensor:
-    if weights is None:
-        return torch.ones(count)
-    found = torch.as_tensor(weights).detach()
-    found = found if found.is_floating_point() else found.float()
-    if found.shape != (count,) or not bool((found.isfinite() & (found >= 0)).all()):
-        raise BalcalError(
-            f"the third part of {where} must be the weights of its {count} samples, finite and none below 0, not "
-            f"{found.dtype} {tuple(found.shape)}: for several inputs give ((x1, x2), y), or say target="
-        )
-    return found
 
 
 def tensors_of(x: Any) -> list[Tensor]:
@@ -168,7 +170,7 @@ def as_inputs(x: Any) -> Any:
         found = x
     else:
         try:
-            found = torch.as_tensor(x)
+            found = torch.as_tensor(_array(x))
         except (TypeError, ValueError, RuntimeError):
             found = x
     if not tensors_of(found):
@@ -210,10 +212,14 @@ class LoaderBatches:
         seed_torch(self.seed, "order", epoch)  # samplers draw their order from torch's generator
         for sampler in {id(each): each for each in samplers_of(self.loader)}.values():
             sampler.set_epoch(epoch)
+        counts = None
         for step, (x, y) in enumerate(pairs(self.loader, self.reading, self.steps)):
+            counts = bool(counts) or not isinstance(y, Weighted) or bool((y.weights > 0).any())
             if step >= start:
                 yield to_device(x, self.device), y.to(self.device, non_blocking=True)
             seed_torch(self.seed, "load", epoch, step + 1)  # for draws made while loading the next one
+        if counts is False:
+            raise BalcalError("every sample of the loader is ignored or has weight 0: nothing is left to count")
 
     def share(self, labels: Labels) -> float:
         return 1.0
@@ -256,12 +262,24 @@ def counted(batches: LoaderBatches, say: Callable[[str], None]) -> LoaderBatches
     return replace(batches, steps=sum(1 for _ in batches.loader))
 
 
+def check_loader(loader: Any) -> None:
+    """Refuse what is no loader: a batch, a data set, or nothing that can be gone through."""
+    batch = isinstance(loader, tuple) and len(loader) > 0 and all(hasattr(part, "__array__") for part in loader)
+    if batch or hasattr(loader, "__array__") or isinstance(loader, Mapping):
+        raise BalcalError("one batch is no loader: pass a DataLoader, or a list of batches, [(x, y), ...]")
+    if isinstance(loader, Dataset) and not isinstance(loader, IterableDataset):
+        raise BalcalError("a data set is no loader: pass DataLoader(dataset, batch_size=64)")
+    if not hasattr(loader, "__iter__") and not hasattr(loader, "__getitem__"):
+        raise BalcalError(f"a loader is a DataLoader, or a list of batches, [(x, y), ...], not {type(loader).__name__}")
+
+
 def pairs(
     loader: Iterable[Any],
     reading: Callable[[Any, str], tuple[Any, Any]] = PLAIN,
     steps: int | None = None,
 ) -> Iterator[tuple[Any, Any]]:
     """The batches of a loader, checked and counted: with fewer than it promises, the loss would be wrong."""
+    check_loader(loader)
     promised, count = length_of(loader), 0
     if steps is not None:
         promised = steps if promised is None else min(promised, steps)
@@ -278,30 +296,3 @@ def pairs(
             f"the loader has ended after {count} of {promised} batches: make len(loader) its number of batches, and "
             "let it begin anew each time (an iterator is used up after the first)"
         )
-
-
-def class_weights(given: Any, num_classes: int, labels: Callable[[], Iterable[Labels]]) -> Tensor | None:
-    """(K,) from `class_weight=`: "balanced", a mapping from class to weight, or one number for each class.
-
-    "balanced" is scikit-learn's n / (K n_k); it reads the training labels once.
-    """
-    if given is None:
-        return None
-    if isinstance(given, str):
-        if given != "balanced":
-            raise BalcalError(f'class_weight must be "balanced", a mapping or {num_classes} numbers, not "{given}"')
-        counts = torch.zeros(num_classes, dtype=torch.float64)
-        for each in labels():
-            hard = each.hard() if isinstance(each, Weighted) else each
-            check_labels(hard, num_classes, "the training data")
-            counts += torch.bincount(hard.cpu(), minlength=num_classes)
-        return (counts.sum() / (num_classes * counts)).where(counts > 0, 1.0).float()
-    numbers = [given.get(k, 1.0) for k in range(num_classes)] if isinstance(given, Mapping) else list(given)
-    strange = [key for key in given if key not in range(num_classes)] if isinstance(given, Mapping) else []
-    if strange or len(numbers) != num_classes:
-        what = f"class {strange[0]!r}" if strange else f"{len(numbers)} numbers"
-        raise BalcalError(f"class_weight has {what}, and there are {num_classes} classes, 0 to {num_classes - 1}")
-    found = torch.tensor([float(number) for number in numbers])
-    if not bool((found.isfinite() & (found >= 0)).all()) or not bool(found.any()):
-        raise BalcalError("class_weight must be finite, none below 0, and not all 0")
-    return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -118,3 +118,52 @@ def check_targets(labels: Labels, num_classes: int, where: str) -> None:
         check_labels(labels, num_classes, where)
     elif labels.labels.ndim == 1:
         check_labels(labels.labels, num_classes, where)
+
+
+def weights_of(given: Any, count: int, where: str) -> Tensor:
+    """How much each of a batch's samples counts; once, if nothing is said."""
+    if given is None:
+        return torch.ones(count)
+    try:
+        found = torch.as_tensor(given).detach()
+    except (TypeError, ValueError, RuntimeError):
+        found = torch.empty(0)
+    found = found if found.is_floating_point() else found.float()
+    if found.shape != (count,) or not bool((found.isfinite() & (found >= 0)).all()):
+        kind = f"{found.dtype} {tuple(found.shape)}" if found.numel() else type(given).__name__
+        raise BalcalError(
+            f"the third part of {where} must be the weights of its {count} samples, finite and none below 0, not "
+            f"{kind}: for several inputs give ((x1, x2), y), or say target="
+        )
+    return found
+
+
+def class_weights(given: Any, num_classes: int, labels: Callable[[], Iterable[Labels]]) -> Tensor | None:
+    """(K,) from `class_weight=`: "balanced", a mapping from class to weight, or one number for each class.
+
+    "balanced" is scikit-learn's n / (K n_k); it reads the training labels once.
+    """
+    if given is None:
+        return None
+    must = f'class_weight must be "balanced", a mapping or {num_classes} numbers, not '
+    if isinstance(given, str):
+        if given != "balanced":
+            raise BalcalError(f'{must}"{given}"')
+        counts = torch.zeros(num_classes, dtype=torch.float64)
+        for each in labels():
+            hard = each.hard()[each.weights > 0] if isinstance(each, Weighted) else each
+            check_labels(hard, num_classes, "the training data")
+            counts += torch.bincount(hard.cpu(), minlength=num_classes)
+        return (counts.sum() / (num_classes * counts)).where(counts > 0, 1.0).float()
+    strange = [key for key in given if key not in range(num_classes)] if isinstance(given, Mapping) else []
+    try:
+        numbers = [given.get(k, 1.0) for k in range(num_classes)] if isinstance(given, Mapping) else list(given)
+        found = torch.tensor([float(number) for number in numbers])
+    except (TypeError, ValueError):
+        raise BalcalError(f"{must}{given!r:.80}") from None
+    if strange or len(numbers) != num_classes:
+        what = f"class {strange[0]!r}" if strange else f"{len(numbers)} numbers"
+        raise BalcalError(f"class_weight has {what}, and there are {num_classes} classes, 0 to {num_classes - 1}")
+    if not bool((found.isfinite() & (found >= 0)).all()) or not bool(found.any()):
+        raise BalcalError("class_weight must be finite, none below 0, and not all 0")
+    return found

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from balcal.core import BalcalError
 from balcal.metrics.exact import clopper_pearson
 from balcal.metrics.inputs import Rows, read, read_unlabelled
+from balcal.metrics.metric import by_name
 from balcal.runtime.values import as_tensor, check_number
 
 Floats = NDArray[np.float64]
@@ -61,6 +62,7 @@ class Decisions:
         return "\n".join(lines)
 
 
+@by_name
 def decide(
     *,
     probs: Any = None,

@@ -19,6 +19,7 @@ from balcal.core import BalcalError, Predictions
 from balcal.decisions.threshold import held_out_rows
 from balcal.metrics.groups import masks
 from balcal.metrics.inputs import finite_scores, read_unlabelled
+from balcal.metrics.metric import by_name
 from balcal.runtime.values import check_whole
 
 Floats = NDArray[np.float64]
@@ -77,6 +78,7 @@ class GroupCalibrator:
         return "\n".join(lines)
 
 
+@by_name
 def multicalibrate(
     predictions: Predictions | None = None,
     *,

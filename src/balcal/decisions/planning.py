@@ -16,6 +16,7 @@ from balcal.metrics import bootstrap
 from balcal.metrics.bins import bin_table
 from balcal.metrics.exact import at_least, fewest
 from balcal.metrics.inputs import TopLabels, read, read_unlabelled
+from balcal.metrics.metric import by_name
 from balcal.runtime.values import check_number
 
 MOST = 10**10
@@ -42,6 +43,7 @@ class SamplePlan:
         return f"{self.samples:,} held-out samples for {self.purpose}: {self.why}"
 
 
+@by_name
 def plan_samples(
     *,
     ece_width: float | None = None,

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from balcal.core import BalcalError
 from balcal.metrics.inputs import Rows, read, read_unlabelled
+from balcal.metrics.metric import by_name
 from balcal.runtime.values import as_tensor, check_choice
 
 Floats = NDArray[np.float64]
@@ -67,6 +68,7 @@ class AdjustedPriors:
         return "\n".join([head + sure, *rows])
 
 
+@by_name
 def adjust_priors(
     *,
     probs: Any = None,

@@ -14,6 +14,7 @@ from balcal.core import BalcalError
 from balcal.decisions.search import Floats
 from balcal.metrics.groups import read_groups
 from balcal.metrics.inputs import Rows, first_largest, read_unlabelled
+from balcal.metrics.metric import by_name
 
 Promise = Literal["accuracy", "error_rate", "false_positive_rate"]
 Bounds = tuple[float, float]
@@ -54,6 +55,7 @@ class Threshold:
     parts: Mapping[Hashable, Threshold] = field(default_factory=dict)
     """of each predicted class, or of each group"""
 
+    @by_name
     def accept(self, *, probs: Any = None, log_probs: Any = None, groups: Any = None) -> NDArray[np.bool_]:
         """Whether to act on each sample: its confidence is at least the threshold, of its class or group if there are.
 

@@ -16,6 +16,7 @@ from balcal.decisions.scores import Bools, Floats, Score
 from balcal.decisions.set_report import SetReport, report_on
 from balcal.decisions.threshold import held_out_rows
 from balcal.metrics.inputs import read, read_unlabelled
+from balcal.metrics.metric import by_name
 from balcal.runtime.values import as_tensor, check_choice, check_number, check_whole
 
 Method = Literal["lac", "aps", "raps"]
@@ -85,6 +86,7 @@ class PredictionSets:
             raise BalcalError(f"fitted on {self.classes} classes, asked about {rows.num_classes}")
         return self.score.sets(rows, self.limits, _uniform(self.randomized, len(rows), randomness, seed), empty)
 
+    @by_name
     def evaluate(
         self, *, probs: Any = None, log_probs: Any = None, labels: Any, groups: Any = None, seed: int | None = None
     ) -> SetReport:
@@ -133,6 +135,7 @@ class PredictionSets:
         )
 
 
+@by_name
 def prediction_sets(
     predictions: Predictions | None = None,
     *,

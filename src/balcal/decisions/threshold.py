@@ -16,12 +16,14 @@ from balcal.decisions.search import Floats, between, furthest_accurate, furthest
 from balcal.metrics.exact import clopper_pearson, fewest
 from balcal.metrics.groups import members, read_groups
 from balcal.metrics.inputs import Rows, read, read_predictions
+from balcal.metrics.metric import by_name
 from balcal.runtime.values import check_number, check_whole
 
 MOST_PARTS = 10_000
 """classes or groups that get a threshold of their own"""
 
 
+@by_name
 def threshold(
     predictions: Predictions | None = None,
     *,

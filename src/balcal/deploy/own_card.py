@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,7 +24,8 @@ class Card(dict[str, Any]):
         lines += [f"- **Fusion** {self['fusion']}; **gamma or beta** {dials or 'none'}"]
         solved = self["solved_on"]
         if solved:
-            lines += [f"- **Solved on** {solved['samples']:,g} {solved['split']} samples"]
+            known = "" if math.isnan(solved["samples"]) else f"{solved['samples']:,g} "
+            lines += [f"- **Solved on** {known}{solved['split']} samples"]
         after = self["posthoc"]
         lines += [f"- **After training** {after['name'] if after else 'nothing'}"]
         if figures is None:
@@ -57,11 +59,16 @@ def card(model: Model, predictions: Predictions | None = None, classes: Sequence
     """
     from balcal import __version__
 
+    if not isinstance(model, Model):
+        raise BalcalError(f"a card is of a model of balcal.wrap, not of a {type(model).__name__}")
     names = [str(each) for each in classes] if classes is not None else [str(k) for k in range(model.num_classes)]
     if len(names) != model.num_classes:
         raise BalcalError(f"there are {len(names)} names for {model.num_classes} classes")
     head = model.head
+    refitted = getattr(model.posthoc, "gamma", None)
     dials = {name: round(float(getattr(head, name)), 6) for name in ("gamma", "beta", "delta") if hasattr(head, name)}
+    if refitted is not None and not math.isnan(refitted):  # after training, in place of the head's own
+        dials["gamma"] = round(float(refitted), 6)
     return Card(
         what=f"{type(getattr(model.backbone, 'network', model.backbone)).__name__} trained by {model.method.name}",
         balcal=__version__,

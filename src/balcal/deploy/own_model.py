@@ -50,6 +50,8 @@ def save(model: Model, path: str | Path) -> Path:
     """
     if not isinstance(model, Model):
         raise BalcalError(f"save takes a model of balcal.wrap, not a {type(model).__name__}")
+    if Path(path).suffix in (".onnx", ".pt2"):
+        raise BalcalError(f"save writes weights, as FILE.pt, and not {Path(path).name}: balcal.export writes that")
     buffer = io.BytesIO()
     torch.save({SAVED: json.dumps(_described(model)), "state": model.state_dict()}, buffer)
     return _write(Path(path), buffer.getvalue())
@@ -175,7 +177,9 @@ def export(
     file = Path(path)
     if file.suffix not in (".onnx", ".pt2"):
         raise BalcalError(f"export writes FILE.onnx or FILE.pt2, not {file.name}; balcal.save writes weights")
-    made, example = card(model, predictions, classes), as_inputs(example)
+    made, example = card(model, predictions, classes), _example(example)
+    if file.suffix == ".onnx" and any(w.dtype.itemsize < 4 for w in model.parameters()):
+        raise BalcalError("ONNX has no half precision on every machine: export model.float(), or write FILE.pt2")
     tensors, count = tensors_of(example), samples_of(example)
     names = list(example) if isinstance(example, Mapping) else [f"input{n}" for n in range(len(tensors))]
     names = ["x"] if isinstance(example, Tensor) else names
@@ -185,7 +189,7 @@ def export(
     ]
     two = change(example, lambda t: torch.cat([t] * (1 if count > 1 else 2))) if count < 2 else example
     with evaluating(model), torch.no_grad(), _not_compiled(model):
-        model(two)  # what is checked at the first batch is checked by now
+        _passed(model, two)  # what is checked at the first batch is checked by now
         shipped = Shipped(model, example)
         program = _program(shipped, tensors_of(two))
         graph = _converted(program, names) if file.suffix == ".onnx" else program
@@ -195,6 +199,27 @@ def export(
     _write(file.with_name(f"{file.name}.card.json"), (json.dumps(made, indent=2) + "\n").encode())
     _write(file.with_name(f"{file.name}.card.md"), str(made).encode())
     return made | {"file": str(file), "bytes": file.stat().st_size}
+
+
+def _example(given: Any) -> Any:
+    try:
+        return as_inputs(given)
+    except BalcalError:
+        raise BalcalError(
+            f"export takes a batch of inputs as the example, a tensor or several, not {type(given).__name__}"
+        ) from None
+
+
+def _passed(model: Model, example: Any) -> None:
+    try:
+        model(example)
+    except BalcalError:
+        raise
+    except Exception as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise BalcalError(
+            f"the example does not go through the model ({reason:.200}): pass inputs, without labels"
+        ) from None
 
 
 @contextmanager

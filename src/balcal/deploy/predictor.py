@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -226,6 +226,8 @@ def load(
     True
     """
     place = Path(path)
+    if hasattr(posthoc, "state_dict"):  # a network, passed by position
+        network, posthoc = cast("nn.Module", posthoc), None
     if network is not None:
         from balcal.deploy.own_model import restored
 

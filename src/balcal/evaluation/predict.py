@@ -28,7 +28,7 @@ def predict(
         A model of `balcal.wrap`.
     loader
         Batches (x, y), (x, y, weight), dictionaries with `labels`, or inputs alone. One batch (x, y) is no loader: pass
-        `[(x, y)]`.
+        `[(x, y)]`. Weights are not kept: pass them to `verdict(..., sample_weight=)`.
     role
         With `"test"` the predictions refuse to be fitted on.
     target
@@ -41,9 +41,9 @@ def predict(
     >>> len(predict(model, [torch.zeros(5, 4), torch.zeros(2, 4)]))
     7
     """
-    if isinstance(loader, Tensor) or (isinstance(loader, tuple) and all(isinstance(x, Tensor) for x in loader)):
-        raise BalcalError("one batch is no loader: pass a DataLoader, or a list of batches, [x] or [(x, y)]")
-    reading = Reading(model.num_classes, target, ignore_index)
+    if not isinstance(model, Model):
+        raise BalcalError(f"predict takes a model of balcal.wrap, not a {type(model).__name__}: wrap it first")
+    reading = Reading(model.num_classes, target, ignore_index, may_be_empty=True)
     return predict_batches(model, Inputs(loader, model.head.weights.device, 0, reading), role=role)
 
 
@@ -54,7 +54,8 @@ class Inputs(LoaderBatches):
     def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[Any, Any]]:
         seed_torch(self.seed, "order", epoch)
         for step, (x, y) in enumerate(pairs(self.loader, self.read)):
-            yield to_device(x, self.device), y
+            if y is None or len(y) or self.reading.ignore_index is None:
+                yield to_device(x, self.device), y
             seed_torch(self.seed, "load", epoch, step + 1)
 
     def read(self, batch: Any, where: str) -> tuple[Any, Any]:

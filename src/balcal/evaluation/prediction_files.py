@@ -55,6 +55,10 @@ def read_arrays(source: str, labels: str | None = None, kind: str | None = None)
     if labels is not None:
         found["labels"] = read_array(labels, "labels")
     kinds = [name for name in KINDS if name in found]
+    if kind in kinds:
+        kinds = [kind]
+    elif kinds and kind is not None:
+        raise BalcalError(f"{source} calls its array {kinds[0]}, and --as says {kind}: rename it, or leave --as out")
     if not kinds and kind is not None and UNNAMED in found:
         found[kind], kinds = found[UNNAMED], [kind]
     if len(kinds) != 1:
@@ -162,7 +166,11 @@ def _read_csv(path: Path) -> dict[str, Any]:
     except (ValueError, csv.Error):
         raise BalcalError(f"{path} is not a text file of comma-separated values") from None
     if not rows or first.count("label") != 1:
-        raise BalcalError(f"{path} needs a first line with one column `label`, and the classes in order beside it")
+        raise BalcalError(
+            f"{path} needs a first line with one column `label`, and the classes in order beside it, joined by commas"
+        )
+    if first[0].strip() in ("", "Unnamed: 0"):
+        raise BalcalError(f"{path} has a first column without a name: if it is an index, write it with index=False")
     at = first.index("label")
     try:
         if any(len(row) != len(first) for row in rows):

@@ -255,7 +255,9 @@ def _complain(probs: Tensor, off: float, logs: bool) -> None:
             f"these probabilities are rounded to {decimals} decimals, so that rows no longer sum to one (one is off "
             f"by {off:.2g}): store more digits, or divide each row by its sum"
         )
-    raise BalcalError(f"rows must be probabilities that sum to one (one is off by {off:.2g}): are these logits?")
+    percent = not logs and bool(((probs.sum(1) - 100).abs() < 2).all())
+    guess = "are these percent? Divide them by 100" if percent else "are these logits?"
+    raise BalcalError(f"rows must be probabilities that sum to one (one is off by {off:.2g}): {guess}")
 
 
 def are_finite(scores: Tensor, lowest: Tensor | float = LOWEST) -> bool:

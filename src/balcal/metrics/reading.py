@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import math
 import warnings
+from numbers import Real
 from typing import Any, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from balcal.core import BalcalError, at_least_float32
@@ -69,8 +71,8 @@ def read_labels(given: Any, table: Tensor, one_column: bool = False) -> Tensor:
     """The class index of each row of the table, on its device."""
     if given is None:
         raise BalcalError("pass labels= as well: the class index of each sample")
-    words = _words(given)
-    answers = as_tensor(given if words is None else _digits(words), "the labels").to(table.device)
+    objects = _objects(given)
+    answers = as_tensor(given if objects is None else objects, "the labels").to(table.device)
     if answers.ndim == 2 and answers.shape == table.shape:
         answers = _from_one_hot(answers)
     if answers.ndim == 2 and answers.shape[1] == 1:
@@ -93,8 +95,8 @@ def read_labels(given: Any, table: Tensor, one_column: bool = False) -> Tensor:
     return numbers
 
 
-def _words(given: Any) -> list[str] | None:
-    """Labels as text, if all of them are; else none."""
+def _objects(given: Any) -> list[int] | NDArray[np.float64] | None:
+    """Labels as text or in an array of objects, as numbers; none, if they are something else."""
     if isinstance(given, Tensor) or np.ma.isMaskedArray(given):
         return None
     try:
@@ -105,8 +107,11 @@ def _words(given: Any) -> list[str] | None:
         return None
     if array.ndim != 1 or not array.size or array.dtype.kind not in "OUT":
         return None
-    words = array.tolist()
-    return words if all(isinstance(word, str) for word in words) else None
+    values = array.tolist()
+    if all(isinstance(value, str) for value in values):
+        return _digits(values)
+    exact = all(isinstance(value, Real) and not abs(float(value)) > 2**53 for value in values)
+    return np.array(values, dtype=np.float64) if exact else None
 
 
 def _digits(words: list[str]) -> list[int]:
@@ -139,7 +144,7 @@ def _whole(answers: Tensor) -> Tensor:
             f"labels must be class indices, whole numbers, and one is {float(broken[0]):.4g}; "
             "votes and probabilities go to soft_nll and soft_kl as soft_labels="
         )
-    return answers.clamp(-(2.0**53), 2.0**53).long()
+    return answers.double().clamp(-(2.0**53), 2.0**53).long()
 
 
 def read_weights(given: Any, samples: int, name: str = "sample_weight", all_zero: bool = False) -> Tensor | None:

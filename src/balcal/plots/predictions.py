@@ -11,6 +11,7 @@ import numpy as np
 from balcal import registry
 from balcal.core import BalcalError, Predictions
 from balcal.metrics.inputs import read
+from balcal.metrics.metric import by_name
 from balcal.metrics.verdict import verdict
 from balcal.plots.numbers import class_table, confidence_table, coverage_table, reliability_table, run_of
 from balcal.plots.style import (
@@ -70,6 +71,7 @@ def _predictions(source: Source) -> Predictions:
     return found
 
 
+@by_name
 def reliability_diagram(
     source: Source | Mapping[str, Source] | None = None,
     *,
@@ -133,6 +135,7 @@ def _panel(upper: Any, lower: Any, name: str, predictions: Predictions, bins: in
     percent(lower.xaxis)
 
 
+@by_name
 def confidence_histogram(
     source: Source | Mapping[str, Source] | None = None,
     *,
@@ -167,6 +170,7 @@ def confidence_histogram(
     return drawn
 
 
+@by_name
 def risk_coverage(
     source: Source | Mapping[str, Source] | None = None, *, probs: Any = None, log_probs: Any = None, labels: Any = None
 ) -> Figure:
@@ -192,6 +196,7 @@ def risk_coverage(
     return drawn
 
 
+@by_name
 def class_calibration(
     source: Source | None = None,
     *,

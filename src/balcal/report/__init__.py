@@ -48,11 +48,16 @@ def write_report(
 
 
 def report(
-    source: Any,
+    source: Any = None,
     loader: Iterable[Any] | None = None,
     out: str | Path = "report.html",
     classes: Sequence[str] | None = None,
     name: str | None = None,
+    *,
+    probs: Any = None,
+    log_probs: Any = None,
+    labels: Any = None,
+    **reading: Any,
 ) -> Path:
     """Write the page of predictions, of a model and a loader, or of what `balcal report` takes; returns where it is.
 
@@ -66,6 +71,10 @@ def report(
         The file to write.
     classes, name
         Names of the classes, and the page's title.
+    probs, log_probs, labels
+        Arrays, in place of a source.
+    reading
+        `target=` and `ignore_index=`, as for `balcal.predict`.
 
     >>> import tempfile, torch, balcal
     >>> predictions = balcal.Predictions(torch.randn(200, 3).log_softmax(1), torch.randint(3, (200,)))
@@ -74,6 +83,7 @@ def report(
     """
     from balcal.core import Predictions
     from balcal.evaluation.predict import predict
+    from balcal.metrics.inputs import read
     from balcal.model import Model
     from balcal.report.content import content_of_predictions
     from balcal.report.page import run_page, write_page
@@ -83,11 +93,17 @@ def report(
     if isinstance(source, Model):
         if loader is None:
             raise BalcalError("the report of a model needs a loader with test data: balcal.report(model, loader)")
-        title, source = name or source.method.name, predict(source, loader, role="test")
+        title, source = name or source.method.name, predict(source, loader, role="test", **reading)
     else:
         title = name or "predictions"
+    if source is None:
+        rows = read(probs, log_probs, labels)
+        source = Predictions(rows.log_probs(), rows.labels)
+    elif probs is not None or log_probs is not None or labels is not None:
+        raise BalcalError("pass predictions, a model or a path, or arrays by name, not both")
     if not isinstance(source, Predictions):
-        raise BalcalError(f"a report is of predictions, a model or a path, not of a {type(source).__name__}")
+        kind = type(source).__name__
+        raise BalcalError(f"a report is of predictions, a model or a path, not of a {kind}; arrays go by name, probs=")
     write_page(run_page(content_of_predictions(source, title, classes)), Path(out))
     return Path(out)
 

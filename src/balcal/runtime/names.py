@@ -14,7 +14,8 @@ def unknown(what: str, name: str, known: Iterable[str], others: Mapping[str, str
     'unknown fruit `aple`; did you mean `apple`? known: apple, pear'
     """
     known = sorted(known)
-    found = (others or {}).get(name) or nearest(name, known)
+    found = (others or {}).get(name)
+    found = found if found in known else nearest(name, known)
     hint = f"; did you mean `{found}`?" if found else ";"
     return f"unknown {what} `{name}`{hint} known: {', '.join(known)}"
 

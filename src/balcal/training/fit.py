@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
+from inspect import signature
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -32,8 +33,8 @@ from balcal.runtime.randomness import own_randomness, seed_torch
 from balcal.runtime.values import SEED, at_least, check_value
 from balcal.training.joining import train_joined
 from balcal.training.loop import run_epochs
-from balcal.training.optimise import OwnOptimiser, own_optimiser, plan_of
-from balcal.training.own_data import OwnData
+from balcal.training.optimise import OwnOptimiser, own_optimiser
+from balcal.training.own_data import OwnData, named_loaders, plan_of
 from balcal.training.parents import ParentRun, frozen_features_cached, start_from
 from balcal.training.session import Session
 from balcal.training.trackers import Tracked, Trackers, check_trackers
@@ -41,7 +42,7 @@ from balcal.training.trackers import Tracked, Trackers, check_trackers
 
 def fit(
     model: Model,
-    train_loader: Iterable[Any],
+    train_loader: Iterable[Any] | None = None,
     val_loader: Iterable[Any] | None = None,
     epochs: int = 30,
     seed: int = 0,
@@ -78,7 +79,8 @@ def fit(
     A method that starts from another run (`tst`, `vtst`) starts here from the weights that the model has: pass a
     trained network. `pcs` needs all epochs of a run, so it works with `balcal train` only.
 
-    `train_loader` is any iterable of batches. `seed` decides order and dropout; `quiet` hides the progress.
+    `train_loader` and `val_loader`, also called `train` and `val`, are any iterables of batches. `seed` decides
+    order and dropout; `quiet` hides the progress.
 
     >>> import balcal
     >>> x = torch.randn(200, 4)
@@ -92,9 +94,10 @@ def fit(
         raise BalcalError(f"fit trains a model that balcal.wrap has made, not a {type(model).__name__}: wrap it first")
     if "batch_size" in settings:
         raise BalcalError("the loader decides the batch size: leave batch_size= out")
+    train_loader, val_loader = named_loaders(train_loader, val_loader, settings)
     own = own_optimiser(model, settings, scheduler, scheduler_every)
     device = model.head.weights.device
-    plan = plan_of(model.method, device, {"epochs": epochs}, settings, objects=True)
+    plan = plan_of(model.method, device, {"epochs": epochs}, settings, objects=True, others=signature(fit).parameters)
     seed = check_value("seed", seed, int, SEED)
     world = current_world()
     progress = Progress(model.method.name, quiet or not world.first)

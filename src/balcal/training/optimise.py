@@ -16,7 +16,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args, get_type_hints
 
 import torch
@@ -24,9 +24,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import CyclicLR, OneCycleLR, ReduceLROnPlateau
 
 from balcal.core import BalcalError, Record
-from balcal.recipe import Method, Plan
-from balcal.runtime.devices import best_precision
-from balcal.runtime.names import unknown
+from balcal.recipe import Plan
 
 OF_OPTIMISER = ("lr", "momentum", "nesterov", "weight_decay", "decay_weights_only")
 """settings of a plan that an optimiser object brings itself"""
@@ -34,50 +32,9 @@ OF_SCHEDULER = ("schedule", "milestones", "warmup")
 KINDS: tuple[str, ...] = get_args(get_type_hints(Plan)["optimiser"])
 
 
-def plan_of(
-    method: Method,
-    device: torch.device,
-    given: Mapping[str, Any],
-    settings: Mapping[str, Any],
-    usual: Mapping[str, Any] | None = None,
-    objects: bool = False,
-) -> Plan:
-    """The plan of a user's settings on top of what the method brings, checked; `given` are those with a name of their
-    own where the user calls us, `usual` what holds if the user says nothing. `objects`: optimisers may be objects, too.
-
-    >>> plan_of(Method(), torch.device("cpu"), {"epochs": 3}, {"learning_rate": 0.1})
-    Traceback (most recent call last):
-    balcal.core.BalcalError: unknown setting `learning_rate`; did you mean `lr`? known: accumulate, average, ...
-    """
-    known = {f.name for f in fields(Plan)} - set(given)
-    chosen = dict(settings)
-    if "optimizer" in chosen:
-        _check_one_spelling(chosen)
-        chosen["optimiser"] = chosen.pop("optimizer")
-    if isinstance(chosen.get("optimiser"), torch.optim.Optimizer):
-        raise BalcalError(
-            f"here an optimiser goes by its name ({', '.join(KINDS)}), as the weights that it trains are new: objects "
-            "are for balcal.fit"
-        )
-    for name in chosen:
-        if name not in known:
-            raise BalcalError(unknown("setting", name, known, SPELLINGS))
-    try:
-        plan = Plan(**method.brings | dict(usual or {}) | chosen | dict(given))
-    except BalcalError as error:
-        if not objects or "plan.optimiser" not in str(error):
-            raise
-        raise BalcalError(f"{error} (or pass an object: optimizer=torch.optim.NAME(model.parameters(), ...))") from None
-    return replace(plan, precision=best_precision(device)) if plan.precision == "auto" else plan
-
-
-def _check_one_spelling(settings: Mapping[str, Any]) -> None:
+def check_one_spelling(settings: Mapping[str, Any]) -> None:
     if "optimizer" in settings and "optimiser" in settings:
         raise BalcalError("optimizer= and optimiser= mean the same: pass one of them")
-
-
-SPELLINGS = {"learning_rate": "lr", "wd": "weight_decay", "grad_clip": "clip", "amp": "precision"}
-"""what others call our settings"""
 
 
 @dataclass
@@ -116,7 +73,7 @@ class OwnOptimiser:
 
 def own_optimiser(model: nn.Module, settings: dict[str, Any], scheduler: Any, every: Any) -> OwnOptimiser | None:
     """Take a user's own objects out of the settings and check that they belong to this model and to each other."""
-    _check_one_spelling(settings)
+    check_one_spelling(settings)
     name = "optimizer" if "optimizer" in settings else "optimiser"
     optimiser = settings.get(name)
     if isinstance(scheduler, str):

@@ -1,9 +1,9 @@
-"""The loaders that a user gives to `fit`: held out from, weighted, and read as batches."""
+"""What a user gives to `fit`: settings, which become a plan; loaders, held out from, weighted, and read as batches."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -11,10 +11,84 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from balcal.core import BalcalError
-from balcal.data.loaders import LoaderBatches, Reading, class_weights, counted, length_of, pairs
+from balcal.data.loaders import LoaderBatches, Reading, check_loader, counted, length_of, pairs
 from balcal.data.splits import each_once, few_samples, hold_out, loader_like, same_order
+from balcal.data.targets import class_weights
 from balcal.model import Model
+from balcal.recipe import Method, Plan
+from balcal.registry import SPELLINGS
+from balcal.runtime.devices import best_precision
+from balcal.runtime.names import unknown
 from balcal.runtime.values import as_tensor, at_least, check_value
+from balcal.training.optimise import KINDS, check_one_spelling
+
+ELSEWHERE = {
+    **dict.fromkeys(("loss", "loss_fn", "criterion"), "the loss comes with the method, see method= of balcal.wrap"),
+    "device": "a model is trained where it is, so call model.to(device) first",
+}
+NEEDS = (("momentum", "optimiser", "sgd"), ("nesterov", "optimiser", "sgd"), ("milestones", "schedule", "step"))
+"""(a setting, what it needs, of which value)"""
+
+
+def plan_of(
+    method: Method,
+    device: torch.device,
+    given: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    usual: Mapping[str, Any] | None = None,
+    objects: bool = False,
+    others: Iterable[str] = (),
+) -> Plan:
+    """The plan of a user's settings on top of what the method brings, checked; `given` are those with a name of their
+    own where the user calls us, `usual` what holds if the user says nothing. `objects`: optimisers may be objects, too.
+    `others`: further arguments of the function that the user calls, to be suggested.
+
+    >>> plan_of(Method(), torch.device("cpu"), {"epochs": 3}, {"learning_rate": 0.1})
+    Traceback (most recent call last):
+    balcal.core.BalcalError: unknown setting `learning_rate`; did you mean `lr`? known: accumulate, average, ...
+    """
+    known = {f.name for f in fields(Plan)} - set(given)
+    chosen = dict(settings)
+    if "optimizer" in chosen:
+        check_one_spelling(chosen)
+        chosen["optimiser"] = chosen.pop("optimizer")
+    if isinstance(chosen.get("optimiser"), torch.optim.Optimizer):
+        raise BalcalError(
+            f"here an optimiser goes by its name ({', '.join(KINDS)}), as the weights that it trains are new: objects "
+            "are for balcal.fit"
+        )
+    for name in chosen:
+        if name not in known:
+            raise BalcalError(_unknown(name, known, {*given, *others}))
+    try:
+        plan = Plan(**method.brings | dict(usual or {}) | chosen | dict(given))
+    except BalcalError as error:
+        if not objects or "plan.optimiser" not in str(error):
+            raise
+        raise BalcalError(f"{error} (or pass an object: optimizer=torch.optim.NAME(model.parameters(), ...))") from None
+    if sentence := without_effect(plan, chosen):
+        raise BalcalError(sentence)
+    return replace(plan, precision=best_precision(device)) if plan.precision == "auto" else plan
+
+
+def _unknown(name: str, known: set[str], others: set[str]) -> str:
+    if name in others:
+        return f"`{name}` is no setting of its own here: pass {name}= as an argument"
+    if name in ELSEWHERE:
+        return f"there is no {name}= here: {ELSEWHERE[name]}"
+    return unknown("setting", name, (known | others) - {"model", "network", "loader", "settings"}, SPELLINGS)
+
+
+def without_effect(plan: Plan, chosen: Iterable[str]) -> str | None:
+    """What to say of a setting that somebody has chosen and nothing reads.
+
+    >>> without_effect(Plan(optimiser="adam", momentum=0.5), ["momentum", "lr"])
+    'momentum has no effect with optimiser="adam": set optimiser="sgd" too, or leave it out'
+    """
+    for name, by, value in NEEDS:
+        if name in chosen and getattr(plan, name) and getattr(plan, by) != value:
+            return f'{name} has no effect with {by}="{getattr(plan, by)}": set {by}="{value}" too, or leave it out'
+    return None
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,10 +114,11 @@ class OwnData:
     ) -> tuple[OwnData, LoaderBatches, LoaderBatches]:
         """The loaders in use, and the batches to train and to validate on."""
         steps = check_value("steps_per_epoch", self.steps_per_epoch, int | None, at_least(1))
+        if steps is not None and (length := length_of(self.train)) is not None and length < steps:
+            raise BalcalError(f"steps_per_epoch is {steps}, and the loader has {length} batches: leave it out")
         check_value("ignore_index", self.ignore_index, int | None)
-        for loader in (self.train, self.val):
-            if isinstance(loader, Tensor) or (isinstance(loader, tuple) and all(isinstance(x, Tensor) for x in loader)):
-                raise BalcalError("one batch is no loader: pass a DataLoader, or a list of batches [(x, y), ...]")
+        for loader in (self.train,) if self.val is None else (self.train, self.val):
+            check_loader(loader)
         train, val, target = self.train, self.val, self.target
         if self.sample_weight is not None:
             train, target = with_weights(train, self.sample_weight, target), None
@@ -68,6 +143,18 @@ class OwnData:
         if fitted and (count := known_samples(val, checking)) and (sentence := few_samples(count, model.method.name)):
             say(sentence)
         return replace(self, train=rest, val=val), learn, check
+
+
+def named_loaders(train: Any, val: Any, settings: dict[str, Any]) -> tuple[Any, Any]:
+    """The loaders of `fit`, which have two names each; the shorter ones are taken out of the settings."""
+    found = []
+    for name, given in (("train", train), ("val", val)):
+        if given is not None and name in settings:
+            raise BalcalError(f"{name}= and {name}_loader= mean the same: pass one of them")
+        found.append(settings.pop(name, given))
+    if found[0] is None:
+        raise BalcalError("there is nothing to train on: pass a loader, balcal.fit(model, train_loader, val_loader)")
+    return found[0], found[1]
 
 
 def known_samples(loader: Iterable[Any], reading: Reading) -> int | None:
@@ -114,5 +201,7 @@ def with_weights(loader: Iterable[Any], sample_weight: Any, target: Any) -> Data
     samples = len(loader.dataset)  # type: ignore[arg-type]
     if weights.shape != (samples,):
         raise BalcalError(f"sample_weight has shape {tuple(weights.shape)}, and the data set {samples} samples")
+    if not bool((weights.isfinite() & (weights >= 0)).all()) or not bool(weights.any()):
+        raise BalcalError("sample_weight must be finite, none below 0, and not all 0")
     collate = Collate(loader.collate_fn, target)
     return loader_like(loader, WithWeights(loader.dataset, weights), collate_fn=collate, **same_order(loader))

@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,8 @@ from balcal import registry
 from balcal.backbones.classifiers import find_classifier, outputs_of
 from balcal.build import as_method, wrap
 from balcal.core import Backbone, BalcalError, Record
-from balcal.data.loaders import LoaderBatches, Reading, class_weights
+from balcal.data.loaders import LoaderBatches, Reading
+from balcal.data.targets import class_weights
 from balcal.evaluation.judge import RunFigures, calibrated_predictions, predictions_of
 from balcal.evaluation.predict import predict_batches
 from balcal.metrics.comparison import Comparison, compare
@@ -37,8 +39,7 @@ from balcal.runtime.progress import Progress
 from balcal.runtime.randomness import generator, own_randomness, seed_torch
 from balcal.runtime.values import SEED, at_least, check_value, within
 from balcal.training.fit import fit_batches, train_recipe
-from balcal.training.optimise import plan_of
-from balcal.training.own_data import with_weights
+from balcal.training.own_data import plan_of, with_weights
 from balcal.training.parents import FeatureBatches, extract_features, fed_with_features
 
 NAME = "retrofit"
@@ -107,7 +108,7 @@ def retrofit(
     chosen = as_method(method)
     given = {"epochs": epochs, "batch_size": batch_size, "lr": lr, "compile": False}
     device = next((weight.device for weight in network.parameters()), torch.device("cpu"))
-    plan = plan_of(chosen, device, given, settings, {"schedule": "cosine"})
+    plan = plan_of(chosen, device, given, settings, {"schedule": "cosine"}, others=signature(retrofit).parameters)
     seed = check_value("seed", seed, int, SEED)
     check_value("held_out", held_out, float, within("[0, 1]"))
     check_value("tolerance", tolerance, float, within("[0, 1]"))

@@ -213,7 +213,7 @@ def check_trackers(names: Iterable[str]) -> tuple[str, ...]:
     >>> check_trackers(["csv:epochs.csv"])
     ('csv:epochs.csv',)
     """
-    names = tuple(names)
+    names = (names,) if isinstance(names, str) else tuple(names)
     for each in names:
         kind, colon, target = each.partition(":")
         if kind not in KINDS:

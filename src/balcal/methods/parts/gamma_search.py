@@ -159,7 +159,7 @@ class Curve:
     def of(sums: Sums, grid: Tensor) -> Curve:
         count = float(sums["count"])
         if count == 0:
-            raise BalcalError("nothing was counted in this epoch: feed the model at least one batch before it ends")
+            raise BalcalError("nothing was counted in this epoch: there was no batch, or every sample has weight 0")
         conf, acc = (sums[name].cpu().double().numpy() / count for name in ("conf", "correct"))
         if not np.isfinite(conf).all():
             raise BalcalError("the network's outputs are not finite: lower the learning rate or clip gradients")
