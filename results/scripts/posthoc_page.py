@@ -22,10 +22,9 @@ fitted on n samples, 20 times drawn anew, and measured on all others. Made by `p
 
 - A minus is good. `=` marks a difference that cannot be told from 0 at the 5 % level: a t test paired over splits,
   corrected by Holm over all sets and sizes of a calibrator. Splits overlap, so the test is rather too sure.
-- `auto` chooses among `ts`, `svs`, `sms` and doing nothing (with two classes also `platt`, `beta`, `quadratic`). Its
-  margins were set on these sets: first on the four networks, by this table; then once more on all sets, where eleven
-  variants were compared on other splits (n = 200 to 1,000). So for `auto` this table is no independent test, except
-  on our own `vanilla` runs, which were added afterwards.
+- `auto` chooses among `ts`, `svs`, `sms` with four penalties, and doing nothing (with two classes also `platt`, `beta`,
+  `quadratic`). Its rule was chosen on these sets, on other splits ([decisions](decisions.md)). So for `auto` this table
+  is no independent test, except on our own `vanilla` runs, which took no part.
 - `vs`, `ms` and `dirichlet` are left out in part where there are more than 50 classes: a fit takes seconds to minutes
   there.
 """
