@@ -25,8 +25,7 @@ fitted on n samples, 20 times drawn anew, and measured on all others. Made by `p
 - `auto` chooses among `ts`, `svs`, `sms` with four penalties, and doing nothing (with two classes also `platt`, `beta`,
   `quadratic`). Its rule was chosen on these sets, on other splits ([decisions](decisions.md)). So for `auto` this table
   is no independent test, except on our own `vanilla` runs, which took no part.
-- `vs`, `ms` and `dirichlet` are left out in part where there are more than 50 classes: a fit takes seconds to minutes
-  there.
+- A dash stands where nothing was run.
 """
 Row = dict[str, str]
 Key = tuple[str, str, int]
