@@ -82,11 +82,11 @@ class TappedNetwork(nn.Module):
         self.tap.begin()
         try:
             given = call(self.network, x)
-        except Exception:
+        except Exception as error:
             if self.tap.seen is None:
                 raise  # an error of the network's own
             self.tap.seen = None
-            raise not_at_the_end(self.path) from None
+            raise not_at_the_end(self.path) from error
         if self.tap.again:
             self.tap.seen = None
             raise used_again(self.path)
