@@ -89,7 +89,7 @@ def main() -> None:
     found: dict[str, Any] = {}
     for classes in CLASSES:
         for method, calls in contenders(*data(classes)).items():
-            times = take_turns(calls, rounds)
+            times = take_turns(calls, rounds, rest=0.3)
             line = {name: f"{np.median(each) * 1000:.0f} ms" for name, each in times.items()}
             ratios = {name: ratio(times, name, "balcal") for name in calls if name != "balcal"}
             found[f"{method}, K = {classes}"] = {"milliseconds": line, "times_as_long_as_balcal": ratios}

@@ -15,15 +15,20 @@ import torch
 
 
 def take_turns(
-    turns: dict[str, Callable[[], None]], rounds: int, clock: Callable[[], float] = time.perf_counter
+    turns: dict[str, Callable[[], None]],
+    rounds: int,
+    clock: Callable[[], float] = time.perf_counter,
+    rest: float = 0.0,
 ) -> dict[str, list[float]]:
     """Seconds of each, in alternation and in a new random order every round, after two rounds that do not count.
 
-    With one thread, `time.process_time` is a clock that other programs on the machine do not disturb.
+    With one thread, `time.process_time` is a clock that other programs on the machine do not disturb. `rest`: seconds
+    before each turn. Libraries with threads of their own need some: these wait at full speed for a while.
     """
     order, seconds = random.Random(0), {name: [] for name in turns}
     for number in range(-2, rounds):
         for name in order.sample(list(turns), len(turns)):
+            time.sleep(rest)
             begun = clock()
             turns[name]()
             if number >= 0:
