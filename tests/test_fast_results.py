@@ -81,3 +81,12 @@ def test_what_another_process_trains_comes_later(fast, tmp_path):
     assert figures(tmp_path) == {}
     assert fast.written(asked, tmp_path / "runs", tmp_path / "figures")
     assert [*figures(tmp_path)] == ["digits-vanilla-seed0"]
+
+
+def test_a_method_that_chooses_its_epoch_has_a_last_one_too(fast):
+    own = registry.method("balcal-released")
+    assert fast.under("balcal-released", "") == own
+    last = fast.under("balcal-released", "+last+ts")
+    assert last.select([{}, {}, {}]) == 2
+    assert last.select != own.select
+    assert last.posthoc == registry.method("vanilla+ts").posthoc

@@ -18,6 +18,7 @@ import platform
 import re
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from balcal.evaluation.ood import evaluate_ood
 from balcal.evaluation.other_images import RunPredictor
 from balcal.evaluation.predict import predict_batches
 from balcal.plots import reliability_diagram
-from balcal.recipe import Recipe
+from balcal.recipe import Method, Recipe
 from balcal.runs import Run
 from balcal.runtime.claims import Claimed
 from balcal.runtime.devices import Stopped
@@ -87,11 +88,11 @@ def figures_of(recipe: Recipe, runs: Path) -> dict[str, Any]:
     run, name = Run.at(Path(figures["run"])), recipe.method.name
     with run.in_use():
         ended = run.ending()
-        judged = {after: evaluate(run, registry.method(name + after), CPU) for after in AFTER}
+        judged = {after: evaluate(run, under(name, after), CPU) for after in AFTER}
     seconds = epoch_seconds(run)
     same = judged[""]["epoch"] == judged["+last"]["epoch"]
-    learned = {"last": knows(run, name + "+last")}
-    learned = {"chosen": learned["last"] if same else knows(run, name), **learned}
+    learned = {"last": knows(run, under(name, "+last"))}
+    learned = {"chosen": learned["last"] if same else knows(run, under(name, "")), **learned}
     return {
         "task": recipe.task.name,
         "method": name,
@@ -107,7 +108,7 @@ def figures_of(recipe: Recipe, runs: Path) -> dict[str, Any]:
             for after, each in judged.items()
         },
         "training_accuracy": learned,
-        "ood": detects(run, name + "+last"),
+        "ood": detects(run, under(name, "+last")),
         "history": {
             key: [short(record[key]) for record in ended.history] for key in WRITTEN if key in ended.history[0]
         },
@@ -125,7 +126,7 @@ def picture(runs: Path, path: Path) -> None:
     drawn = {}
     for title, (method, after) in FRONT.items():
         run = Run(runs, registry.recipe("cifar10-fast", method, 0))
-        _, drawn[title], _ = calibrated_predictions(run, registry.method(method + after), CPU)
+        _, drawn[title], _ = calibrated_predictions(run, under(method, after), CPU)
     reliability_diagram(drawn).savefig(path, dpi=110)
     in_few_colours(path)
 
@@ -140,21 +141,28 @@ def in_lines(figures: dict[str, Any]) -> bytes:
     return (re.sub(r"\[[^][{}]*\]", lambda found: " ".join(found[0].split()), text) + "\n").encode()
 
 
-def knows(run: Run, method: str) -> float:
+def under(name: str, after: str) -> Method:
+    """The method with a temperature, or at the last epoch, which holds for one that chooses in its own way too."""
+    last = registry.method("vanilla+last").select
+    found = registry.method(name + after.replace("+last", ""))
+    return replace(found, select=last) if "+last" in after else found
+
+
+def knows(run: Run, method: Method) -> float:
     """Accuracy on the training images, as they are."""
-    model = load_chosen(run, registry.method(method), CPU)
+    model = load_chosen(run, method, CPU)
     batches: MemoryBatches = batches_of(run, load_splits(run.recipe.task).train, CPU)
     seen = predict_batches(model, batches)
     return float((seen.log_probs.argmax(1) == seen.labels).double().mean())
 
 
-def detects(run: Run, method: str) -> dict[str, dict[str, float]]:
+def detects(run: Run, method: Method) -> dict[str, dict[str, float]]:
     """Detection of other data sets by confidence, and confidence and entropy (nats) on them."""
     names = OOD.get(run.recipe.task.name)
     if names is None:
         return {}
     with run.in_use():
-        found = evaluate_ood(RunPredictor(run, registry.method(method), CPU), names)["sets"]
+        found = evaluate_ood(RunPredictor(run, method, CPU), names)["sets"]
     return {
         name: {
             **{figure: each["scores"]["confidence"][figure] for figure in ("auroc", "fpr95")},
