@@ -24,7 +24,7 @@ fitted on n samples, 20 times drawn anew, and measured on all others. Made by `p
   corrected by Holm over all sets and sizes of a calibrator. Splits overlap, so the test is rather too sure.
 - `auto` chooses among `ts`, `svs`, `sms` with four penalties, and doing nothing (with two classes also `platt`, `beta`,
   `quadratic`). Its rule was chosen on these sets, on other splits ([decisions](decisions.md)). So for `auto` this table
-  is no independent test, except on our own `vanilla` runs, which took no part.
+  is no independent test, except on our own CIFAR-100 run, which took no part.
 - A dash stands where nothing was run.
 """
 Row = dict[str, str]
