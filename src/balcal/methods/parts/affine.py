@@ -7,6 +7,7 @@ It is convex, and solved by Newton's method (`newton.py`): V is a whole matrix, 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 
 import torch
@@ -57,7 +58,7 @@ def softmax_in_place(scores: Tensor, shares: Tensor) -> tuple[Tensor, Tensor]:
     return scores.mul_((shares / total)[:, None]), top + total.log()
 
 
-class AffineProblem:
+class AffineProblem(ABC):
     """One data set's problem in V (K, D): each class has D numbers, the last of which is its bias."""
 
     def __init__(self, held_out: HeldOut, x: Tensor, wanted: Tensor, centre: Tensor) -> None:
@@ -67,13 +68,13 @@ class AffineProblem:
         first = next(self.pieces())[2]
         self.room, self.more = torch.empty_like(first), torch.empty_like(first)  # freed memory is slow to get again
 
+    @abstractmethod
     def scores(self, x: Tensor, v: Tensor, out: Tensor) -> Tensor:
         """What goes into the softmax (N, K), linear in v."""
-        raise NotImplementedError
 
+    @abstractmethod
     def add(self, total: Tensor, q: Tensor, x: Tensor) -> None:
         """Add the derivatives of the sum of q * scores by each number of V."""
-        raise NotImplementedError
 
     def pieces(self) -> Iterator[tuple[Tensor, ...]]:
         """(inputs, shares, probabilities) of a few samples at a time."""
