@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from balcal.core import BalcalError, Outputs, PostHoc, at_least_float32
 from balcal.methods.parts.fitted_map import LogProbsMap, mixed
-from balcal.methods.parts.held_out import FEW, Prior, check_held_out, in_pieces, read_scores
+from balcal.methods.parts.held_out import FEW, Prior, check_held_out, check_weights, in_pieces, large, read_scores
 from balcal.metrics.bins import bin_table
 from balcal.metrics.inputs import LOWEST, TopLabels, finite_scores
 from balcal.recipe import Method
@@ -36,6 +36,10 @@ MANY = 2000
 """samples from which on a tenth of them is asked first"""
 FLOAT32_FROM = 2**20
 """numbers in a table from which on T is solved for in float32: it is found to 1e-7, and kept in float32 anyway"""
+ORDER = 5
+"""cumulants in use: from a hundredth of T away one step arrives"""
+EXACT = 1e-8
+"""a step is the last if its last derivative adds less, as a share of T"""
 
 
 class Temperature(LogProbsMap):
@@ -57,7 +61,7 @@ class Temperature(LogProbsMap):
         log_probs = outputs.log_probs()
         scores = at_least_float32(log_probs)
         calibrated, share = tempered(scores, self.temperature.to(scores.dtype)).softmax(-1), self.uniform.to(scores)
-        return (calibrated * (1 - share) + share / scores.shape[-1]).to(log_probs.dtype)
+        return torch.lerp(calibrated, share.new_tensor(1 / scores.shape[-1]), share).to(log_probs.dtype)
 
     def extra_repr(self) -> str:
         return f"T={float(self.temperature):.4f}"
@@ -82,74 +86,100 @@ def solve_temperature(log_probs: Tensor, labels: Tensor, weights: Tensor | None 
     >>> round(math.exp(2 / T), 6)
     3.0
     """
-    scores = read_scores(log_probs, "ts")
-    z = torch.empty(scores.shape, dtype=torch.float32 if scores.numel() >= FLOAT32_FROM else torch.float64)
+    return _solve(read_scores(log_probs, "ts"), labels.cpu(), check_weights(weights, len(log_probs)), prior)
+
+
+def _solve(scores: Tensor, labels: Tensor, weights: Tensor, prior: float) -> float:
+    narrow = scores.numel() >= FLOAT32_FROM
+    z = large(len(scores), scores.shape[1], torch.float32 if narrow else torch.float64)
     for rows, out in in_pieces(scores, z):
-        out.copy_(rows - rows.amax(1, keepdim=True))
-    w = torch.ones(len(z), dtype=torch.float64) if weights is None else weights
-    own = z.gather(1, labels.cpu()[:, None])[:, 0].double()
+        torch.sub(rows, rows.amax(1, keepdim=True), out=out)
+    own = z.gather(1, labels[:, None])[:, 0].double()
     low, high = 1 / max(HOTTEST, -5 * float(z.min())), 1 / COLDEST
     near = 1.0
     if len(z) >= MANY:  # a tenth of the samples tells where to look
-        few, some = z[::10].contiguous(), w[::10]
+        few, some = z[::10].contiguous(), weights[::10]
         near = _root(few, some, _wanted(few, some, own[::10], prior / 10), 1.0, low, high)
-    return 1 / _root(z, w, _wanted(z, w, own, prior), near if low < near < high else 1.0, low, high)
+    return 1 / _root(z, weights, _wanted(z, weights, own, prior), near if low < near < high else 1.0, low, high)
 
 
 def _wanted(z: Tensor, w: Tensor, own: Tensor, prior: float) -> float:
     """Mean score of the labels; `prior` samples more have the mean that the model expects."""
-    expected = prior * _moments(z, w, 1.0)[0] if prior else 0.0
+    expected = prior * _cumulants(z, w, 1.0, 1)[0] if prior else 0.0
     return (float(w @ own) + expected) / (float(w.sum()) + prior)
 
 
-def _moments(z: Tensor, w: Tensor, t: float) -> tuple[float, float, float]:
-    """Means over samples of the first three cumulants of the scores z, where z_k has probability exp(t z_k).
+def _cumulants(z: Tensor, w: Tensor, t: float, count: int = ORDER) -> list[float]:
+    """Means over samples of the first cumulants of the scores z, where z_k has probability exp(t z_k).
 
-    >>> _moments(torch.tensor([[0.0, -2.0]]).double(), torch.ones(1).double(), 0.0)
-    (-1.0, 1.0, 0.0)
+    >>> _cumulants(torch.tensor([[0.0, -2.0]]).double(), torch.ones(1).double(), 0.0)
+    [-1.0, 1.0, 0.0, -2.0, 0.0]
     """
-    total = torch.zeros(3, dtype=torch.float64)
-    for rows, shares in in_pieces(z, w / w.sum()):
-        e = (t * rows).exp_()
-        weight = e.sum(1)
-        first, second, third = ((e.mul_(rows).sum(1) / weight).double() for _ in range(3))
-        variance = second - first.square()
-        total += torch.stack([first, variance, third - first * (2 * variance + second)]) @ shares
-    mean, spread, skew = total.tolist()
-    return mean, spread, skew
+    sums = z.new_empty(count + 1, len(z))
+    room = torch.empty_like(next(in_pieces(z))[0])
+    for rows, *out in in_pieces(z, *sums):
+        e = torch.mul(rows, t, out=room[: len(rows)]).exp_()
+        for n, each in enumerate(out):
+            torch.sum(e.mul_(rows) if n else e, 1, out=each)
+    moments = sums[1:].double() / sums[0]
+    found = torch.empty_like(moments)
+    for n in range(count):
+        found[n] = moments[n] - sum(math.comb(n, i) * found[i] * moments[n - i - 1] for i in range(n))
+    means: list[float] = (found @ (w / w.sum())).tolist()
+    return means
 
 
 def _root(z: Tensor, w: Tensor, wanted: float, t: float, low: float, high: float) -> float:
     """The t in low .. high at which the mean score is the wanted one. Its derivatives by t are the other cumulants.
 
-    Halley's step is taken where it stays between the points known to lie on either side, else their geometric mean. An
-    end is only tried when a step leads beyond it.
+    A step is taken where it stays between the points known to lie on either side, else to their geometric mean. An end
+    is only tried when a step leads beyond it.
     """
     lower, upper, tried = low, high, {low: False, high: False}
     for _ in range(200):
-        mean, slope, bend = _moments(z, w, t)
-        if mean == wanted:
+        here = _cumulants(z, w, t)
+        if here[0] == wanted:
             return t
-        lower, upper = (t, upper) if mean < wanted else (lower, t)
-        beyond = high if mean < wanted else low
-        away = wanted - mean
-        curve = slope + away * bend / (2 * slope) if slope > 0 else 0.0
-        step = t + away / curve if curve > 0 else math.copysign(math.inf, away)
-        close = 1e-14
-        if lower < step < upper:
-            after, close = step, 1e-5  # the next step would be the cube of this one
+        lower, upper = (t, upper) if here[0] < wanted else (lower, t)
+        beyond = high if here[0] < wanted else low
+        step, error = _step(here, wanted)
+        if lower < t + step < upper:
+            after = t + step
+            if error <= EXACT * t:
+                return after
         elif beyond in (lower, upper) and not tried[beyond]:
             tried[beyond] = True
-            mean = _moments(z, w, beyond)[0]
+            mean = _cumulants(z, w, beyond, 1)[0]
             if (mean <= wanted) if beyond == high else (mean >= wanted):
                 return beyond
             after = math.sqrt(lower * upper)
         else:
             after = math.sqrt(lower * upper)
-        if abs(after - t) <= close * t:
+        if abs(after - t) <= 1e-14 * t:
             return after
         t = after
     return t
+
+
+def _step(cumulants: list[float], wanted: float) -> tuple[float, float]:
+    """The step to where the mean is the wanted one, and what its last derivative adds: more than what is left out.
+
+    Halley's step, made exact by Newton's method on the Taylor polynomial where that is close.
+    """
+    mean, slope, bend, *_ = cumulants
+    away = wanted - mean
+    curve = slope + away * bend / (2 * slope) if slope > 0 else 0.0
+    if curve <= 0:
+        return math.copysign(math.inf, away), math.inf
+    halley = step = away / curve
+    for _ in range(3):
+        terms = [each * step**n / math.factorial(n) for n, each in enumerate(cumulants)]
+        tangent = sum(each * step**n / math.factorial(n) for n, each in enumerate(cumulants[1:]))
+        if tangent <= 0:
+            return halley, math.inf
+        step += (wanted - sum(terms)) / tangent
+    error = abs(terms[-1]) / slope
+    return (step, error) if error <= abs(halley) / 10 else (halley, math.inf)
 
 
 def best_on_grid(log_probs: Tensor, labels: Tensor) -> float:
@@ -187,7 +217,7 @@ class TemperatureScaling(PostHoc):
             if weights is not None:
                 raise BalcalError("the grid of temperatures by ECE takes no sample weights: fit by NLL, `by=nll`")
             return Temperature(best_on_grid(z, y))
-        found = solve_temperature(z, y, held_out.weights, self.prior)
+        found = _solve(z, y, held_out.weights, self.prior)
         if found == COLDEST:
             warnings.warn(
                 f"all {len(y):,} calibration samples are right, so `ts` makes the model sure of everything: "

@@ -111,9 +111,9 @@ def in_pieces(table: Tensor, *others: Tensor) -> Iterator[tuple[Tensor, ...]]:
     return zip(*(torch.split(each, rows) for each in (table, *others)), strict=True)
 
 
-def large(rows: int, columns: int) -> Tensor:
-    """A table of float64, not yet filled. numpy asks for huge pages, which the system hands out four times as fast."""
-    return torch.from_numpy(np.empty((rows, columns)))
+def large(rows: int, columns: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    """A table, not yet filled. numpy asks for huge pages, which the system hands out four times as fast."""
+    return torch.from_numpy(np.empty((rows, columns), str(dtype).removeprefix("torch.")))
 
 
 def piece_by_piece(change: Callable[[Tensor], Tensor], table: Tensor) -> Tensor:
