@@ -144,7 +144,7 @@ PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
     *ROOT.glob("docs/**/*.md"),
-    *ROOT.glob("*/README.md"),
+    *ROOT.glob("[!.]*/README.md"),
     *ROOT.glob("examples/*/README.md"),
 ]
 
