@@ -27,7 +27,8 @@ fitted on n samples, 20 times drawn anew, and measured on all others. Made by `p
   is no independent test, except on our own CIFAR-100 and SVHN runs, which took no part.
 - On SVHN `ets` is ahead of `auto`. It mixes in 0.3 % of the uniform distribution, which pays where errors are made at
   full confidence. `auto` has no such candidate.
-- For CLINC150 and the DenseNet `ms` is ahead of `auto` with 5,000 samples: its penalty may be weaker than those of `sms`.
+- For CLINC150 and the DenseNet `ms` is ahead of `auto` with 5,000 samples: its penalty may be weaker than those of
+  `sms`.
 - A dash stands where nothing was run.
 """
 Row = dict[str, str]
