@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from balcal import registry
 from balcal.build import as_method
 from balcal.core import BalcalError
-from balcal.data.batches import Pixels
+from balcal.data.batches import MemoryBatches, Pixels
 from balcal.deploy.card import card_of, reference, render_card
 from balcal.deploy.predictor import CARD, Predictor, open_onnx, open_program, open_state
 from balcal.evaluation.judge import batches_of, calibrated_model, evaluate
@@ -142,7 +142,12 @@ def _export(
         card["monitor"] = reference(live, promises.threshold)
     card["decisions"] = promises.as_dict() | {"remarks": remarks_on(run, method)}
     images = splits.test.images[:most].numpy()
-    card["verified"] = verified(format.open(format.pack(made, card)), images, live.probs[:most].numpy())
+
+    def live_in(size: int) -> NDArray[Any]:
+        batches = MemoryBatches(splits.test.take(torch.arange(len(images))), pixels, size)
+        return predict_batches(model, batches, role="test").probs.numpy()
+
+    card["verified"] = verified(format.open(format.pack(made, card)), images, live.probs[:most].numpy(), live_in)
     file = Path(out) if out else run.path / f"model{format.suffix}"
     write_atomic(file, format.pack(made, card))
     write_atomic(file.with_name(f"{file.name}.card.json"), (json.dumps(card, indent=2) + "\n").encode())
@@ -150,12 +155,21 @@ def _export(
     return card | {"file": str(file), "bytes": file.stat().st_size}
 
 
-def verified(predictor: Predictor, images: NDArray[np.uint8], expected: NDArray[Any]) -> dict[str, Any]:
-    """Largest difference between the probabilities of the file and of the live model; an error if it is too large."""
+def verified(
+    predictor: Predictor, images: NDArray[np.uint8], expected: NDArray[Any], live_in: Callable[[int], NDArray[Any]]
+) -> dict[str, Any]:
+    """Largest difference between the probabilities of the file and of the live model; an error if it is too large.
+
+    A network's last digits depend on the size of a batch, and steep maps (`isotonic`) magnify them. So where a
+    difference is large, `live_in` says what the live model predicts in batches of that size.
+    """
     largest = 0.0
     for size in BATCHES:
         probs = predictor.predict_proba(images, batch_size=size)
-        largest = max(largest, float(np.abs(probs - expected).max()))
+        away = float(np.abs(probs - expected).max())
+        if not away <= TOLERANCE:
+            away = float(np.abs(probs - live_in(size)).max())
+        largest = max(largest, away)
     if not largest <= TOLERANCE:
         raise BalcalError(
             f"the exported model differs from the live one by {largest:.1e} in some probability: "
