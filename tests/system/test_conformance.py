@@ -91,7 +91,7 @@ def test_its_first_losses_are_the_recorded_ones(trial):
         pytest.skip("a combination of our own")
     assert golden is not None, "record it with `python tests/helpers/record_golden.py`"
     for step, (loss, before) in enumerate(zip(trial.losses[:FIRST], golden, strict=True)):
-        assert loss == pytest.approx(before, rel=drifted(step)), (
+        assert loss == pytest.approx(before, rel=drifted(name, step)), (
             f"loss {step + 1} moved; if that is meant, `python tests/helpers/record_golden.py` and say why"
         )
 
