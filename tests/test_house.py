@@ -76,7 +76,7 @@ def test_the_hall_is_clear():
     assert hall <= {"core", "recipe", "model", "registry", "build", "runs", "posthoc"}
     lengths = {path: len(path.read_text().splitlines()) for path in SOURCE.rglob("*.py")}
     assert not {str(path): length for path, length in lengths.items() if length > 300}
-    assert len(lengths) <= 237
+    assert len(lengths) <= 240
 
 
 @pytest.mark.parametrize(("module", "most"), [("balcal.model", 12), ("balcal.training.loop", 45)])

@@ -288,7 +288,9 @@ def test_few_samples_are_said_to_be_few():
     with pytest.warns(UserWarning, match="99 held-out samples are few for `vs`"):
         balcal.calibrate(model, [(z.float(), y)], "vs")
     for unknown in ("bogus", "balcal"):
-        with pytest.raises(BalcalError, match=r"auto, beta, dirichlet, ets, gamma, histogram, isotonic, .* ts, vs"):
+        with pytest.raises(
+            BalcalError, match=r"auto, beta, dirichlet, ets, gamma, histogram, isotonic, .* ts, ts-uniform, vs"
+        ):
             balcal.Calibrator(unknown).fit(z.softmax(1), y)
 
 

@@ -21,7 +21,7 @@ SETTINGS = {
     "bins": [5],
     "pooled": [True],
 }
-KEEPS_ORDER = ("ts", "ets", "isotonic")
+KEEPS_ORDER = ("ts", "ts-uniform", "ets", "isotonic")
 
 
 def checked(probs, shape):

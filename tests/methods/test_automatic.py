@@ -1,5 +1,7 @@
 """`auto` chooses what the data support, says so, and is no worse than the simplest for it."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -39,7 +41,7 @@ def test_it_finds_the_family(weight, hot, bias, chosen):
         name: -np.log(Calibrator(name, inputs="logits").fit(z, y).predict_proba(rest)[np.arange(20_000), labels]).mean()
         for name in ("ts", "svs", "sms", "auto")
     }
-    assert losses["auto"] <= min(losses.values()) + 1e-9
+    assert losses["auto"] <= min(losses.values()) + 1e-6
 
 
 def test_between_a_temperature_and_a_matrix_it_takes_a_stronger_penalty():
@@ -58,7 +60,7 @@ def test_between_a_temperature_and_a_matrix_it_takes_a_stronger_penalty():
         gained.append([nll(found[name]) - nll(found["auto"]) for name in ("ts", "sms")])
         sentences.append(found["auto"].why)
     assert all(np.mean(gained, 0) > 0)
-    assert any(" times its penalty was chosen" in each for each in sentences)
+    assert any(re.match(r"`sms \(x(3|10|30)\)` was chosen", each) for each in sentences)
 
 
 def test_a_calibrated_model_is_left_alone_and_small_sets_stay_simple():
@@ -79,6 +81,35 @@ def test_two_classes_have_their_own_candidates():
     assert {"none", "ts", "platt", "beta", "quadratic"} == set(found.map_.losses)
 
 
+def test_labels_that_are_wrong_by_chance_leave_the_temperature_alone():
+    """Two percent of the labels are drawn blindly: a share of the uniform distribution says so."""
+    chosen = []
+    for seed in range(6):
+        z, y = draw(seed, 4000, 3 * np.eye(6), 6.0)
+        rng = np.random.default_rng(seed)
+        blind = rng.random(len(y)) < 0.02
+        y[blind] = rng.integers(6, size=blind.sum())
+        found = Calibrator(inputs="logits").fit(z, y)
+        chosen.append(found.chosen)
+        assert float(found.map_.uniform) == pytest.approx(0.02, abs=0.01)
+        assert float(found.map_.temperature) == pytest.approx(2, rel=0.1)
+    assert chosen.count("ts-uniform") >= 5
+
+
+def test_a_matrix_far_from_the_diagonal_is_found():
+    """Many classes that are told apart only with each other's scores: the penalty of `sms` is too strong for that."""
+    rng = np.random.default_rng(0)
+    weight = 0.4 * np.eye(20) + rng.normal(size=(20, 20)) * 0.25
+    z, y = draw(0, 4000, weight)
+    found = Calibrator(inputs="logits").fit(z, y)
+    rest, labels = draw(1, 10_000, weight)
+    nll = {
+        name: -np.log(fitted.predict_proba(rest)[np.arange(10_000), labels]).mean()
+        for name, fitted in {"auto": found, "sms": Calibrator("sms", inputs="logits").fit(z, y)}.items()
+    }
+    assert nll["auto"] < nll["sms"] - 0.01
+
+
 def test_groups_keep_copies_out_of_the_fold_they_are_tested_on():
     """Forty samples, each ten times: copies in other folds make overfitting look good."""
     z, y = draw(3, 40, np.eye(6))
@@ -86,7 +117,9 @@ def test_groups_keep_copies_out_of_the_fold_they_are_tested_on():
     alone, together = Calibrator(inputs="logits"), Calibrator(inputs="logits")
     alone.fit(many, labels)
     together.fit(many, labels, groups=group)
-    assert alone.map_.losses["sms"] < together.map_.losses["sms"] - 0.01
+    assert alone.chosen == "sms", "copies in other folds"
+    assert together.chosen == "ts"
+    assert alone.map_.losses["svs"] < together.map_.losses["svs"] - 0.1
     with pytest.raises(BalcalError, match="cross-validation in 5 folds needs at least 5 groups, not 2"):
         Calibrator(inputs="logits").fit(many, labels, groups=labels > 2)
 

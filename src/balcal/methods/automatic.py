@@ -1,70 +1,60 @@
 """Ours (balcal): cross-validation chooses the calibrator, and prefers the simpler one when in doubt.
 
-    K > 2:  none, ts, sms with 30 times its penalty, svs, sms with 10 times, 3 times and with its own
+    K > 2:  none, ts, ts-uniform, sms with 30 times its penalty, svs, sms with 10, 3, 1, 0.3 and 0.1 times, ms
     K = 2:  none, ts, platt, beta, quadratic
 
 Each is fitted on four fifths of the calibration set and its loss measured on the fifth left out, in turn. `ts` is what
 others have to beat, one after another, from strong to weak penalties. The margin is in standard errors of the paired
 difference: half of one, or one for curves of two classes, or two for doing nothing; and 15 / (wrong predictions in the
 set) more. Losses are large where the model errs. Where it hardly does, a standard error says little of what other
-samples would bring. What was chosen is fitted on the whole set. Margins and penalties were set on the sets of
-results/data/posthoc.csv, on other splits: docs/decisions.md.
+samples would bring. A matrix that falls far behind is not fitted on later fifths. What was chosen is fitted on
+the whole set. Margins and penalties were set on the sets of results/data/posthoc.csv, on other splits:
+docs/decisions.md.
+
+All that come after `ts-uniform` start from it: from its temperature, with samples weighted by how likely the network
+had a part in their labels; and the share of the uniform distribution is fitted anew behind them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from balcal.core import Outputs, PostHoc
-from balcal.methods.binary import BinaryScaling, LogOdds
+from balcal.methods.parts.candidates import MATRICES, Part, State, States
 from balcal.methods.parts.fitted_map import mixed
 from balcal.methods.parts.held_out import FEW, HeldOut, Prior, check_held_out
-from balcal.methods.structured import FLAT, Structured, Tempered, solve_sms, solve_svs
+from balcal.methods.structured import FLAT, Structured
 from balcal.metrics.inputs import finite_scores
 from balcal.recipe import Method
 from balcal.runtime.values import check_settings
 
 FOLDS = 5
-STRENGTHS = {"sms-30": 30.0, "sms-10": 10.0, "sms-3": 3.0, "sms": 1.0}
-"""penalties of `sms`, in multiples of its own"""
-DOUBT = {"none": 2.0, "svs": 0.5, "platt": 0.5, "beta": 1.0, "quadratic": 1.0} | dict.fromkeys(STRENGTHS, 0.5)
+DOUBT = {"none": 2.0, "beta": 1.0, "quadratic": 1.0} | dict.fromkeys(("ts-uniform", "svs", "platt", *MATRICES), 0.5)
 """standard errors by which a candidate must beat the one that was ahead before"""
 RARE = 15.0
 """more of them, shared among the wrong predictions"""
-ROUGH = 1e-3
-"""slope at which the fit on a fold may end: its loss is then known to about a millionth"""
+HOPELESS = 3.0
+"""standard errors behind `ts`, on the folds so far, from which on a matrix is given up"""
 MATRIX_UP_TO = 256
-"""classes: above, `sms` is hardly more than `svs` and slow to cross-validate"""
-PER_CLASS = {"sms-30": 5} | dict.fromkeys(("sms-10", "sms-3", "sms"), 10)
+"""classes: above, a matrix is hardly more than `svs` and slow to cross-validate"""
+PER_CLASS = dict.fromkeys(MATRICES, 10) | {"sms-30": 5}
 """samples for each class that make it a candidate: with fewer, folds were too noisy to tell"""
 
 
-@dataclass(frozen=True, eq=False)
-class State:
-    """What any candidate comes to: log softmax(W log softmax(scores / T) + b), with s^2 times `curve` on class 1."""
-
-    temperature: float
-    weight: Tensor
-    bias: Tensor
-    curve: float = 0.0
-
-    @classmethod
-    def plain(cls, k: int, temperature: float = 1.0) -> State:
-        return cls(temperature, torch.eye(k).double(), torch.zeros(k).double())
-
-
-CANDIDATES = ("none", "ts", "svs", "sms", "platt", "beta", "quadratic", "sms-30", "sms-10", "sms-3")
-"""the number in the list is kept in the state of the map"""
+CANDIDATES = (
+    *("none", "ts", "svs", "sms", "platt", "beta", "quadratic", "sms-30", "sms-10", "sms-3"),
+    *("ts-uniform", "sms-third", "sms-tenth", "ms"),
+)
+"""the number in the list is kept in the state of the map: add at the end"""
 USED = {
     True: ("none", "ts", "platt", "beta", "quadratic"),
-    False: ("none", "ts", "sms-30", "svs", "sms-10", "sms-3", "sms"),
+    False: ("none", "ts", "ts-uniform", "sms-30", "svs", "sms-10", "sms-3", "sms", "sms-third", "sms-tenth", "ms"),
 }
 """for two classes, and for more: in the order in which they are compared"""
 
@@ -73,13 +63,24 @@ def candidates(classes: int, size: float) -> tuple[str, ...]:
     """Those that so many samples of so many classes allow.
 
     >>> candidates(10, 60), candidates(2, 60)
-    (('none', 'ts', 'sms-30', 'svs'), ('none', 'ts', 'platt', 'beta', 'quadratic'))
+    (('none', 'ts', 'ts-uniform', 'sms-30', 'svs'), ('none', 'ts', 'platt', 'beta', 'quadratic'))
     """
     most = size / classes if classes <= MATRIX_UP_TO else 0.0
     return tuple(name for name in USED[classes == 2] if PER_CLASS.get(name, 0) <= most)
 
 
-States = dict[str, State]
+PENALTY = "; (x0.1) has a tenth of the penalty of `sms`"
+"""what a reader of the losses has to know"""
+
+
+def _shown(name: str) -> str:
+    """As users read it.
+
+    >>> _shown("sms-30"), _shown("sms-tenth"), _shown("ms")
+    ('sms (x30)', 'sms (x0.1)', 'ms')
+    """
+    family, strength = MATRICES.get(name, (name, 1.0))
+    return f"{family} (x{strength:g})" if family == "sms" and strength != 1 else family
 
 
 class Chosen(Structured):
@@ -88,8 +89,8 @@ class Chosen(Structured):
     curve: Tensor
     choice: Tensor
 
-    def __init__(self, name: str, state: State, uniform: float, losses: Mapping[str, float]) -> None:
-        super().__init__(state.temperature, state.weight, state.bias, uniform)
+    def __init__(self, name: str, state: State, losses: Mapping[str, float]) -> None:
+        super().__init__(state.temperature, state.weight, state.bias, state.uniform)
         self.register_buffer("curve", torch.tensor(state.curve, dtype=torch.float64))
         self.register_buffer("choice", torch.tensor(float(CANDIDATES.index(name)), dtype=torch.float64))
         self.losses = dict(losses)
@@ -97,20 +98,20 @@ class Chosen(Structured):
     @property
     def chosen(self) -> str:
         """The calibrator's name, whatever its penalty."""
-        return CANDIDATES[int(self.choice)].partition("-")[0]
+        name = CANDIDATES[int(self.choice)]
+        return MATRICES[name][0] if name in MATRICES else name
 
     @property
     def why(self) -> str:
         """One sentence: what was chosen, against what."""
         name = CANDIDATES[int(self.choice)]
-        strength = STRENGTHS.get(name, 1.0)
-        shown = f"`{self.chosen}`" + (f" with {strength:g} times its penalty" if strength > 1 else "")
+        shown = f"`{_shown(name)}`"
         if not self.losses:
             return f"{shown} was chosen by cross-validation"
         best = min(self.losses, key=lambda each: self.losses[each])
-        listed = ", ".join(f"{each} {loss:.4f}" for each, loss in self.losses.items())
-        reason = "it has the lowest" if best == name else f"`{best}` is not clearly better in"
-        return f"{shown} was chosen: {reason} cross-validated NLL ({listed})"
+        listed = ", ".join(f"{_shown(each)} {loss:.4f}" for each, loss in self.losses.items())
+        reason = "it has the lowest" if best == name else f"`{_shown(best)}` is not clearly better in"
+        return f"{shown} was chosen: {reason} cross-validated NLL ({listed}){PENALTY if '(x' in listed else ''}"
 
     def calibrated(self, scores: Tensor) -> Tensor:
         if len(self.bias) != 2:
@@ -123,43 +124,32 @@ class Chosen(Structured):
         return f"chosen={self.chosen}, {super().extra_repr()}"
 
 
-def _binary(kind: Any, data: HeldOut, prior: float) -> State:
-    fitted = BinaryScaling(kind, prior).fit(Outputs.of(data.scores), data.labels, data.weights)
-    assert isinstance(fitted, LogOdds)
-    c = fitted.coefficients.tolist()
-    slopes = (c[1], c[0]) if kind == "beta" else (c[0], c[0])
-    bias = torch.tensor([0.0, c[-1]]).double()
-    return State(1.0, torch.tensor(slopes).double().diag(), bias, c[1] if kind == "quadratic" else 0.0)
-
-
-def solve(names: Iterable[str], data: HeldOut, prior: float, starts: Mapping[str, State] | None = None) -> States:
-    """Fit candidates; `starts` are their fits on a larger set, from where the optimum is near."""
-    found: States = {}
-    first, small = Tempered.of(data, prior), FLAT if starts is None else ROUGH
-    before: State | None = None
-    for name in names:
-        near = before if starts is None else starts[name]
-        if name == "none":
-            found[name] = State.plain(data.classes)
-        elif name == "ts":
-            found[name] = State.plain(data.classes, first.temperature)
-        elif name == "svs":
-            start = None if near is None else (near.weight.diagonal().contiguous(), near.bias)
-            weight, bias = solve_svs(first.held_out, "auto", start, small)
-            found[name] = State(first.temperature, weight.diag(), bias)
-        elif name in STRENGTHS:
-            start = None if near is None else (near.weight, near.bias)
-            solved = solve_sms(first.held_out, "auto", start, small, STRENGTHS[name])
-            found[name] = before = State(first.temperature, *solved)
-        else:
-            found[name] = _binary(name, data, prior)
-    return found
-
-
-def sample_losses(state: State, uniform: float, data: HeldOut) -> Tensor:
+def sample_losses(state: State, data: HeldOut) -> Tensor:
     """NLL of each sample."""
-    log_probs = mixed(Chosen("none", state, uniform, {}).calibrated(data.scores), torch.tensor(uniform))
+    log_probs = mixed(Chosen("none", state, {}).calibrated(data.scores), torch.tensor(state.uniform))
     return F.nll_loss(log_probs, data.labels, reduction="none")
+
+
+def paired(loss: Tensor, other: Tensor, weights: Tensor) -> tuple[float, float]:
+    """How much lower the first is on average, and the standard error of that."""
+    shares, away = (weights / weights.sum()).double(), (other - loss).double()
+    mean = shares @ away
+    return float(mean), math.sqrt(float(shares.square() @ (away - mean).square()))
+
+
+def hopeful(losses: Mapping[str, Tensor], weights: Tensor) -> tuple[str, ...]:
+    """All but the matrices that are far behind `ts`: these take long to fit.
+
+    >>> even, more = torch.full((4,), 0.5), torch.tensor([0.1, 0.2, 0.2, 0.3])
+    >>> hopeful({"ts": even, "svs": even + more, "sms": even - more, "ms": even + more}, torch.ones(4))
+    ('ts', 'svs', 'sms')
+    """
+
+    def behind(loss: Tensor) -> bool:
+        gained, error = paired(loss, losses["ts"], weights)
+        return gained < -HOPELESS * error
+
+    return tuple(name for name, loss in losses.items() if name not in MATRICES or not behind(loss))
 
 
 def choose(losses: Mapping[str, Tensor], weights: Tensor, errors: float) -> str:
@@ -171,18 +161,10 @@ def choose(losses: Mapping[str, Tensor], weights: Tensor, errors: float) -> str:
     """
     if not errors:
         return "ts"
-    shares = (weights / weights.sum()).double()
-
-    def gain(name: str, over: str) -> tuple[float, float]:
-        """(mean, standard error)"""
-        away = (losses[over] - losses[name]).double()
-        mean = shares @ away
-        return float(mean), math.sqrt(float(shares.square() @ (away - mean).square()))
-
     found = "ts"
     for name in (each for each in losses if each != "ts"):
-        mean, error = gain(name, found)
-        found = name if mean > (DOUBT[name] + RARE / errors) * error else found
+        gained, error = paired(losses[name], losses[found], weights)
+        found = name if gained > (DOUBT[name] + RARE / errors) * error else found
     return found
 
 
@@ -196,34 +178,37 @@ class AutomaticCalibration(PostHoc):
         check_settings(self, "posthoc")
 
     def identity(self, num_classes: int) -> nn.Module:
-        return Chosen("none", State.plain(num_classes), 0.0, {})
+        return Chosen("none", State.plain(num_classes), {})
 
     def fit(
         self, outputs: Outputs, labels: Tensor, weights: Tensor | None = None, groups: Tensor | None = None
     ) -> nn.Module:
         data = check_held_out(outputs, labels, "auto", weights, groups)
         names = candidates(data.classes, data.size)
-        whole = solve(names, data, self.prior)
-        losses = {name: torch.empty(len(data.labels), dtype=torch.float64) for name in names}
-        fold = data.folds(FOLDS)
+        losses = {name: torch.full_like(data.weights, torch.nan) for name in names}
+        fold, found = data.folds(FOLDS), States()
         for f in range(FOLDS):
             part, left = data.at(fold != f), data.at(fold == f)
-            for name, found in solve(names, part, self.prior, whole).items():
-                losses[name][fold == f] = sample_losses(found, part.uniform(self.prior), left)
+            found = Part(part, self.prior).solve(names, found)
+            losses = {name: losses[name] for name in found}
+            for name, state in found.items():
+                losses[name][fold == f] = sample_losses(state, left)
+            names = hopeful({name: loss[fold <= f] for name, loss in losses.items()}, data.weights[fold <= f])
+        losses = {name: losses[name] for name in names}
         errors = float(data.weights[data.scores.argmax(1) != data.labels].sum())
         name = choose(losses, data.weights, errors)
         means = {each: float(data.shares @ loss) for each, loss in losses.items()}
-        return Chosen(name, whole[name], data.uniform(self.prior), means)
+        return Chosen(name, Part(data, self.prior).solve([name], found, FLAT)[name], means)
 
 
 METHODS = {
     "auto": Method(
         "auto",
         posthoc=AutomaticCalibration(),
-        about="chooses by cross-validation: none, ts, svs, sms",
+        about="chooses by cross-validation: none, ts, ts-uniform, svs, sms, ms",
         when="The model is trained, and you have a few hundred held-out samples. The default of `balcal.Calibrator`.",
         paper="Ours",
         venue="balcal",
-        cost="six fits of each candidate after training",
+        cost="five fits of each candidate after training",
     )
 }

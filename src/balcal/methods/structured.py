@@ -57,18 +57,10 @@ class Structured(FittedMap):
         return f"T={float(self.temperature):.4f}, largest change of a weight {float(away.abs().max()):.4f}"
 
 
-@dataclass(frozen=True, eq=False)
-class Tempered:
-    """A held-out set after temperature scaling, whose log-probabilities are the scores."""
-
-    temperature: float
-    held_out: HeldOut
-
-    @classmethod
-    def of(cls, held_out: HeldOut, prior: float) -> Tempered:
-        found = solve_temperature(held_out.scores, held_out.labels, held_out.weights, prior)
-        t = torch.tensor(found, dtype=torch.float64)
-        return cls(found, held_out.of(piece_by_piece(lambda z: tempered(z, t).log_softmax(1), held_out.scores)))
+def tempered_log_probs(scores: Tensor, temperature: float) -> Tensor:
+    """log softmax(scores / T), in float64."""
+    t = torch.tensor(temperature, dtype=torch.float64)
+    return piece_by_piece(lambda z: tempered(z, t).log_softmax(1), scores)
 
 
 def solve_svs(
@@ -81,23 +73,22 @@ def solve_svs(
     return w, b
 
 
-def solve_sms(
-    data: HeldOut,
-    who: str = "sms",
-    start: tuple[Tensor, Tensor] | None = None,
-    small: float = FLAT,
-    strength: float = 1.0,
+def solve_matrix(
+    data: HeldOut, one: float, off: float, who: str, start: tuple[Tensor, Tensor] | None = None, small: float = FLAT
 ) -> tuple[Tensor, Tensor]:
-    """(I + diag(v) + M, b) on tempered log-probabilities; `strength`: the penalty in multiples of the paper's."""
+    """(I + diag(v) + M, b) on tempered log-probabilities. `one` is the price of |v|^2 and |b|^2, `off` of |M|^2."""
+    k = data.classes
+    centre = torch.eye(k, k + 1, dtype=torch.float64)
+    begin = centre if start is None else torch.cat([start[0], start[1][:, None]], 1)
+    v = MatrixProblem(data, centre).solve(prices(k, one, off, one), begin, who, small)
+    return v[:, :-1], v[:, -1]
+
+
+def solve_sms(data: HeldOut, who: str = "sms") -> tuple[Tensor, Tensor]:
     k = data.classes
     if k > MOST_CLASSES:
         raise BalcalError(f"`sms` fits a matrix for at most {MOST_CLASSES:,} classes, not {k:,}: use `svs`")
-    one = strength * k / data.size
-    price = prices(k, one, one * (k - 1), one)
-    centre = torch.eye(k, k + 1, dtype=torch.float64)
-    begin = centre if start is None else torch.cat([start[0], start[1][:, None]], 1)
-    v = MatrixProblem(data, centre).solve(price, begin, who, small)
-    return v[:, :-1], v[:, -1]
+    return solve_matrix(data, k / data.size, k * (k - 1) / data.size, who)
 
 
 @dataclass(frozen=True)
@@ -118,9 +109,9 @@ class StructuredScaling(PostHoc):
         self, outputs: Outputs, labels: Tensor, weights: Tensor | None = None, groups: Tensor | None = None
     ) -> nn.Module:
         held_out = check_held_out(outputs, labels, "sms" if self.matrix else "svs", weights, groups)
-        first = Tempered.of(held_out, self.prior)
-        found = solve_sms(first.held_out) if self.matrix else solve_svs(first.held_out)
-        return Structured(first.temperature, *found, held_out.uniform(self.prior))
+        t = solve_temperature(held_out.scores, held_out.labels, held_out.weights, self.prior)
+        first = held_out.of(tempered_log_probs(held_out.scores, t))
+        return Structured(t, *(solve_sms if self.matrix else solve_svs)(first), held_out.uniform(self.prior))
 
 
 METHODS = {

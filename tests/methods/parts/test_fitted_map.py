@@ -18,8 +18,8 @@ NAMES = [
     name for name, role in ROLES.items() if not (role.reads_branches or role.reads_features) and name not in BINARY
 ]
 PER_CLASS = ["vs", "ms", "dirichlet", "isotonic-ovr", "histogram"]
-CONTAINS_IDENTITY = ["ts", "vs", "ms", "dirichlet", "ets"]
-KEEPS_ORDER = ["ts", "ets", "isotonic"]
+CONTAINS_IDENTITY = ["ts", "ts-uniform", "vs", "ms", "dirichlet", "ets"]
+KEEPS_ORDER = ["ts", "ts-uniform", "ets", "isotonic"]
 
 
 class OnScores(nn.Module):

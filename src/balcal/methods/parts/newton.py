@@ -28,9 +28,13 @@ Objective = Callable[[Tensor], tuple[Tensor, Tensor]]
 Change = Callable[[Tensor], Tensor]
 
 
+class NotSettled(BalcalError):
+    """A fit that has not converged."""
+
+
 def check_settled(steep: float, small: float, who: str) -> None:
     if not steep <= max(STEEP, small):
-        raise BalcalError(
+        raise NotSettled(
             f"the fit of `{who}` did not settle (its slope is still {steep:.1e}): use `ts`, or a stronger penalty"
         )
 
