@@ -8,12 +8,13 @@ import pytest
 import torch
 
 from balcal import registry
-from balcal.evaluation.judge import load_chosen, load_splits
+from balcal.evaluation.judge import evaluate, load_chosen, load_splits
 from balcal.runs import Run
 from balcal.runtime.claims import claim
 
 CPU = torch.device("cpu")
 SETTINGS = ["plan.epochs=2", "plan.keep=last"]
+PART = "balcal-fixed head.fusion=logits"
 
 
 @pytest.fixture
@@ -29,7 +30,8 @@ def fast(monkeypatch, tmp_path):
         return real(task, method, seed, [*asked["settings"], *overrides])
 
     monkeypatch.setattr(fast.registry, "recipe", short)
-    monkeypatch.setattr(fast, "METHODS", {"digits": ("vanilla", "balcal-logits")})
+    monkeypatch.setattr(fast, "METHODS", {"digits": ("vanilla", "balcal-logits", PART)})
+    monkeypatch.setattr(fast, "PARTS", (PART,))
     monkeypatch.setattr(fast, "SEEDS", (0,))
     threads = str(torch.get_num_threads())
     folders = ["--runs", str(tmp_path / "runs"), "--to", str(tmp_path / "figures")]
@@ -45,7 +47,13 @@ def figures(tmp_path):
 def test_every_run_leaves_its_figures(fast, tmp_path, monkeypatch):
     fast.main()
     told = figures(tmp_path)
-    assert sorted(told) == ["digits-balcal-logits-seed0", "digits-vanilla-seed0"]
+    part = f"digits-{PART.replace(' ', '-').replace('=', '-')}-seed0"
+    assert sorted(told) == [part, "digits-balcal-logits-seed0", "digits-vanilla-seed0"]
+    assert told[part]["method"] == PART
+    recipe = Run.at(tmp_path / "runs" / told[part]["run"]).recipe
+    assert recipe.method.head.fusion == "logits"
+    fused = evaluate(Run.at(tmp_path / "runs" / told[part]["run"]), fast.under(recipe, "+last"), CPU)
+    assert told[part]["figures"]["last"]["nll"] == pytest.approx(fused["metrics"]["nll"])
     each = told["digits-balcal-logits-seed0"]
     assert [*each["figures"]] == ["chosen", "ts", "last", "last+ts"]
     assert each["figures"]["last"]["epoch"] == 2
@@ -77,16 +85,16 @@ def test_a_method_that_does_not_learn_is_a_result(fast, tmp_path):
 def test_what_another_process_trains_comes_later(fast, tmp_path):
     asked = fast.registry.recipe("digits", "vanilla")
     with claim(tmp_path / "runs" / asked.address(), shared=True):
-        assert not fast.written(asked, tmp_path / "runs", tmp_path / "figures")
+        assert not fast.written("vanilla", asked, tmp_path / "runs", tmp_path / "figures")
     assert figures(tmp_path) == {}
-    assert fast.written(asked, tmp_path / "runs", tmp_path / "figures")
+    assert fast.written("vanilla", asked, tmp_path / "runs", tmp_path / "figures")
     assert [*figures(tmp_path)] == ["digits-vanilla-seed0"]
 
 
 def test_a_method_that_chooses_its_epoch_has_a_last_one_too(fast):
-    own = registry.method("balcal-released")
-    assert fast.under("balcal-released", "") == own
-    last = fast.under("balcal-released", "+last+ts")
+    recipe = registry.recipe("digits", "balcal-released")
+    assert fast.under(recipe, "") == recipe.method
+    last = fast.under(recipe, "+last+ts")
     assert last.select([{}, {}, {}]) == 2
-    assert last.select != own.select
+    assert last.select != recipe.method.select
     assert last.posthoc == registry.method("vanilla+ts").posthoc

@@ -44,8 +44,19 @@ from balcal.training.fit import train_recipe
 FIRST = ("vanilla", "balcal-logits", "balcal", "balcal-auto")
 REST = ("ls", "mixup", "fl", "mit", "tst", "vtst", "acls", "flsd", "cpc", "plp", "mmce-w")
 FEWER = ("ls", "mixup", "fl", "mit", "tst")
+ALONE = ("etf-1", "etf-k", "balcal-beta", "balcal-noadapter")
+FIXED = ("balcal-fixed", "balcal-fixedloss")
+LOGITS = "head.fusion=logits"
+DELTAS = (0.91, 0.93, 0.97, 0.99)
+"""beside 0.95, which every other run has"""
+PARTS = (
+    *(entry for name in (*ALONE[3:], *FIXED) for entry in (name, f"{name} {LOGITS}")),
+    *ALONE[:3],
+    *(f"{name} head.delta={delta:g}" for delta in DELTAS for name in ("balcal-logits", "balcal")),
+)
+"""methods with settings behind them: the paper's tables of variants and of gamma, and its figure of delta; one seed"""
 METHODS = {
-    "cifar10-fast": (*FIRST, *REST, "balcal-released"),
+    "cifar10-fast": (*FIRST, *REST, "balcal-released", *PARTS),
     "cifar100-fast": FIRST + FEWER,
     "svhn-fast": FIRST + FEWER,
 }
@@ -60,7 +71,8 @@ OOD = {
     "svhn-fast": ("cifar10", "cifar100"),
 }
 """as in the paper's tables"""
-ITEMS = ("variants", "gamma", "delta", "shift")
+ITEMS = ("shift",)
+"""of the paper, which need the runs themselves"""
 FRONT = {
     "plain training": ("vanilla", "+last"),
     "BalCAL (balcal-logits)": ("balcal-logits", "+last"),
@@ -71,31 +83,33 @@ PATIENCE = 60.0
 CPU = torch.device("cpu")
 
 
-def queue(tasks: list[str]) -> Iterator[Recipe]:
-    """In rounds: what the claims are about comes first, on all tasks; other methods are a seed behind."""
-    for round_number in range(len(SEEDS) + 1):
+def queue(tasks: list[str]) -> Iterator[tuple[str, Recipe]]:
+    """Entries and their recipes, in rounds: what the claims are about comes first, on all tasks; other methods are a
+    seed behind, and of parts there is only one seed."""
+    for round_number in range(len(SEEDS) + 2):
         for task in tasks:
-            for method in METHODS[task]:
-                seed = round_number - (method not in FIRST)
-                if 0 <= seed < len(SEEDS):
-                    yield registry.recipe(task, method, SEEDS[seed])
+            for entry in METHODS[task]:
+                seed = round_number - (2 if entry in PARTS else entry not in FIRST)
+                if 0 <= seed < (1 if entry in PARTS else len(SEEDS)):
+                    method, *settings = entry.split()
+                    yield entry, registry.recipe(task, method, SEEDS[seed], settings)
 
 
-def figures_of(recipe: Recipe, runs: Path) -> dict[str, Any]:
+def figures_of(entry: str, recipe: Recipe, runs: Path) -> dict[str, Any]:
     """Train or find the run, then all figures of it."""
     figures = train_recipe(recipe, runs, "cpu")
     assert figures is not None
-    run, name = Run.at(Path(figures["run"])), recipe.method.name
+    run = Run.at(Path(figures["run"]))
     with run.in_use():
         ended = run.ending()
-        judged = {after: evaluate(run, under(name, after), CPU) for after in AFTER}
+        judged = {after: evaluate(run, under(recipe, after), CPU) for after in AFTER}
     seconds = epoch_seconds(run)
     same = judged[""]["epoch"] == judged["+last"]["epoch"]
-    learned = {"last": knows(run, under(name, "+last"))}
-    learned = {"chosen": learned["last"] if same else knows(run, under(name, "")), **learned}
+    learned = {"last": knows(run, under(recipe, "+last"))}
+    learned = {"chosen": learned["last"] if same else knows(run, under(recipe, "")), **learned}
     return {
         "task": recipe.task.name,
-        "method": name,
+        "method": entry,
         "seed": recipe.seed,
         "run": recipe.address(),
         "figures": {
@@ -108,7 +122,7 @@ def figures_of(recipe: Recipe, runs: Path) -> dict[str, Any]:
             for after, each in judged.items()
         },
         "training_accuracy": learned,
-        "ood": detects(run, under(name, "+last")),
+        "ood": detects(run, under(recipe, "+last")),
         "history": {
             key: [short(record[key]) for record in ended.history] for key in WRITTEN if key in ended.history[0]
         },
@@ -125,8 +139,8 @@ def picture(runs: Path, path: Path) -> None:
     """Reliability diagrams on CIFAR-10, for the README."""
     drawn = {}
     for title, (method, after) in FRONT.items():
-        run = Run(runs, registry.recipe("cifar10-fast", method, 0))
-        _, drawn[title], _ = calibrated_predictions(run, under(method, after), CPU)
+        run = Run(runs, recipe := registry.recipe("cifar10-fast", method, 0))
+        _, drawn[title], _ = calibrated_predictions(run, under(recipe, after), CPU)
     reliability_diagram(drawn).savefig(path, dpi=110)
     in_few_colours(path)
 
@@ -141,10 +155,10 @@ def in_lines(figures: dict[str, Any]) -> bytes:
     return (re.sub(r"\[[^][{}]*\]", lambda found: " ".join(found[0].split()), text) + "\n").encode()
 
 
-def under(name: str, after: str) -> Method:
+def under(recipe: Recipe, after: str) -> Method:
     """The method with a temperature, or at the last epoch, which holds for one that chooses in its own way too."""
     last = registry.method("vanilla+last").select
-    found = registry.method(name + after.replace("+last", ""))
+    found = recipe.method + registry.method("ts") if "+ts" in after else recipe.method
     return replace(found, select=last) if "+last" in after else found
 
 
@@ -202,24 +216,24 @@ def main() -> None:
         return
     methods, seeds = (set(filter(None, each.split(","))) for each in (given.methods, given.seeds))
     left = [
-        recipe
-        for recipe in queue(given.tasks or list(METHODS))
-        if (not methods or recipe.method.name in methods) and (not seeds or str(recipe.seed) in seeds)
+        (entry, recipe)
+        for entry, recipe in queue(given.tasks or list(METHODS))
+        if (not methods or entry in methods) and (not seeds or str(recipe.seed) in seeds)
     ]
     while left:
-        taken = [recipe for recipe in left if not written(recipe, given.runs, given.to)]
+        taken = [each for each in left if not written(*each, given.runs, given.to)]
         if len(taken) == len(left):
             time.sleep(PATIENCE)
         left = taken
 
 
-def written(recipe: Recipe, runs: Path, to: Path) -> bool:
+def written(entry: str, recipe: Recipe, runs: Path, to: Path) -> bool:
     """Whether its figures are there now; if not, another process is training it, or the run that it starts from."""
-    path = to / f"{recipe.task.name}-{recipe.method.name}-seed{recipe.seed}.json"
+    path = to / f"{recipe.task.name}-{re.sub('[ =]', '-', entry)}-seed{recipe.seed}.json"
     if path.exists() and json.loads(path.read_text())["run"] == recipe.address():
         return True
     try:
-        write_atomic(path, in_lines(figures_of(recipe, runs)))
+        write_atomic(path, in_lines(figures_of(entry, recipe, runs)))
     except Claimed as error:
         print(f"{error}; the next one, then", flush=True)
         return False
@@ -227,7 +241,7 @@ def written(recipe: Recipe, runs: Path, to: Path) -> bool:
         raise
     except BalcalError as error:  # a method that does not learn with this plan is a result too
         print(error, flush=True)
-        names = {"task": recipe.task.name, "method": recipe.method.name, "seed": recipe.seed, "run": recipe.address()}
+        names = {"task": recipe.task.name, "method": entry, "seed": recipe.seed, "run": recipe.address()}
         write_atomic(path, in_lines({**names, "failed": str(error)}))
     return True
 

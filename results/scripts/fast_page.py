@@ -8,7 +8,7 @@ from math import sqrt
 from statistics import mean, stdev
 from typing import Any
 
-from fast import ITEMS, METHODS, OOD
+from fast import DELTAS, ITEMS, LOGITS, METHODS, OOD, PARTS
 from folders import DATA
 
 from balcal.paper import published
@@ -232,7 +232,7 @@ def main_table(found: dict[tuple[str, str], list[Run]]) -> list[str]:
     for place, (task, title) in enumerate(TITLES.items()):
         lines += [f"### {title}: all methods", "", _row(heads), _row(["---"] * len(heads))]
         plain = {run["seed"]: run["figures"]["last+ts"] for run in found.get((task, "vanilla"), [])}
-        for method in ("vanilla", BASELINE, *(each for each in METHODS[task] if each != "vanilla")):
+        for method in ("vanilla", BASELINE, *(each for each in METHODS[task] if each not in ("vanilla", *PARTS))):
             trained, which = (method.removesuffix("+ts"), "last+ts" if method == BASELINE else "last")
             these = {run["seed"]: run["figures"][which] for run in found.get((task, trained), [])}
             word, difference = _lower_ece([(these[seed], plain[seed]) for seed in these if seed in plain])
@@ -265,7 +265,7 @@ def ood(found: dict[tuple[str, str], list[Run]]) -> list[str]:
     heads = ("trained on", "", "seeds", "AUROC", "FPR95", "paper: AUROC, FPR95", "confidence on each")
     lines = []
     for place, (task, title) in enumerate(TITLES.items()):
-        for method in METHODS[task]:
+        for method in (each for each in METHODS[task] if each not in PARTS):
             these = [run["ood"] for run in found.get((task, method), []) if run.get("ood")]
             if not these:
                 continue
@@ -288,10 +288,84 @@ def ood(found: dict[tuple[str, str], list[Run]]) -> list[str]:
     ]
 
 
+VARIANTS = {
+    "learnable": ("vanilla",),
+    "ETF beta=1": ("etf-1",),
+    "ETF beta=K": ("etf-k",),
+    "ETF dynamic beta": ("balcal-beta",),
+    "learnable + ETF beta=1": ("balcal-noadapter", f"balcal-noadapter {LOGITS}"),
+    "learnable + ETF beta=1, dynamic gamma + adapter": ("balcal", "balcal-logits"),
+}
+"""rows of the paper's table, and the entries that stand for them: fused probabilities, then fused logits"""
+GAMMAS = {
+    "fixed fixed": ("balcal-fixed", f"balcal-fixed {LOGITS}"),
+    "fixed dynamic": ("balcal-fixedloss", f"balcal-fixedloss {LOGITS}"),
+    "dynamic dynamic": ("balcal", "balcal-logits"),
+}
+SWEPT = "cifar10-fast"
+
+
+def parts(found: dict[tuple[str, str], list[Run]]) -> list[str]:
+    """BalCAL without some of its parts, and with other deltas, as far as it was run."""
+    if not any((SWEPT, entry) in found for entry in PARTS):
+        return []
+    return [
+        "## The parts of BalCAL, CIFAR-10",
+        "",
+        "Rows with two lines have fused probabilities in the first and fused logits in the second.",
+        "",
+        *_ablation("variant", VARIANTS, published.VARIANTS, found),
+        "Gamma of the loss and of the prediction; fixed is 0.5. With fixed gamma and beta = 1, fused probabilities "
+        "cannot exceed 0.63: the paper's row must be of fused logits.",
+        "",
+        *_ablation("gamma", GAMMAS, published.GAMMA, found),
+        *_deltas(found),
+    ]
+
+
+def _ablation(
+    title: str,
+    rows: Mapping[str, tuple[str, ...]],
+    printed: published.Numbers,
+    found: dict[tuple[str, str], list[Run]],
+) -> list[str]:
+    heads = (title, "", "seeds", "accuracy", "ECE (with `ts`)", "NLL", "paper: accuracy, ECE (with `ts`)")
+    lines = [_row(heads), _row(["---"] * len(heads))]
+    for row, entries in rows.items():
+        accuracy, ece = printed[row][:2]
+        tempered = f" ({ece.second:.2f})" if ece and ece.second is not None else ""
+        paper = f"{accuracy.value:.2f}, {ece.value:.2f}{tempered}" if accuracy and ece else NOTHING
+        for entry in entries:
+            these = found.get((SWEPT, entry), [])
+            last = [run["figures"]["last"] for run in these]
+            after = shown(run["figures"]["last+ts"]["ece"] for run in these)
+            cells = [shown(each["accuracy"] for each in last), f"{shown(each['ece'] for each in last)} ({after})"]
+            cells = [*cells, shown((each["nll"] for each in last), 3, 1.0)] if these else [NOTHING] * 3
+            lines.append(_row([row, f"`{entry}`", str(len(these) or NOTHING), *cells, paper]))
+    return [*lines, ""]
+
+
+def _deltas(found: dict[tuple[str, str], list[Run]]) -> list[str]:
+    """ECE by delta; the paper's figure has no numbers."""
+    lines = ["Delta, seed 0: the share of the accuracy that mean confidence on training images is to meet.", ""]
+    heads = ("delta", *(f"`{name}`: {what}" for name in CLAIMED for what in ("accuracy", "ECE", "last gamma")))
+    lines += [_row(heads), _row(["---"] * len(heads))]
+    for delta in sorted((*DELTAS, 0.95)):
+        cells = []
+        for name in CLAIMED:
+            entry = name if delta == 0.95 else f"{name} head.delta={delta:g}"
+            these = [run for run in found.get((SWEPT, entry), []) if run["seed"] == 0]
+            last = [run["figures"]["last"] for run in these]
+            cells += [shown(each["accuracy"] for each in last), shown(each["ece"] for each in last)]
+            cells.append(shown((run["history"]["gamma"][-1] for run in these), 2, 1.0))
+        lines.append(_row([f"{delta:g}", *cells]))
+    return [*lines, ""]
+
+
 def items() -> list[str]:
     if not any((FOLDER / f"paper-{name}.json").exists() for name in ITEMS):
         return []
-    lines = ["## More tables and figures of the paper", "", "Ours beside theirs (`balcal paper --tier fast`).", ""]
+    lines = ["## Corrupted images", "", "As `balcal paper --tier fast` has it.", ""]
     for name in ITEMS:
         if (path := FOLDER / f"paper-{name}.json").exists():
             answered = ItemResult.of(json.loads(path.read_text()))
@@ -346,4 +420,6 @@ def _largest(task: str, joined: Sequence[Mapping[str, str]]) -> list[list[str]]:
 
 def page() -> str:
     found = runs()
-    return "\n".join([TOP, *regime(found), *at_work(found), *claims(found), *main_table(found), *ood(found), *items()])
+    return "\n".join(
+        [TOP, *regime(found), *at_work(found), *claims(found), *main_table(found), *ood(found), *parts(found), *items()]
+    )

@@ -1,6 +1,7 @@
 """Calibrators on outputs of real networks: how much each gains, by the number of calibration samples.
 
 BALCAL_DATA=../shared/data python results/scripts/posthoc.py [METHOD ...]   what is missing of the table, or of these
+... --only TEXT             on sets whose name has this text
 ... --runs DIR              also on test images of `vanilla` runs of the `-fast` tasks in DIR, last epoch, seed 0
 
 Each cell fits a calibrator on n samples of a set, 20 times drawn anew (seed = number of the split), and measures it on
@@ -41,7 +42,7 @@ from balcal.runs import Run
 TABLE = DATA / "posthoc.csv"
 SPLITS = 20
 SIZES = (200, 500, 1000, 2000, 5000)
-FIRST = ("none", "ts", "svs", "sms", "auto")
+FIRST = ("none", "ts", "ts-uniform", "svs", "sms", "auto")
 BINARY = ("platt", "beta", "quadratic")
 REST = ("ets", "isotonic", "isotonic-ovr", "histogram", "vs", "ms", "dirichlet")
 NETWORKS = {
@@ -153,11 +154,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("methods", nargs="*", help="all, if left out")
     parser.add_argument("--runs", type=Path)
+    parser.add_argument("--only", default="", help="sets whose name has this text")
     given = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     done = {(r["set"], int(r["n"]), r["method"]) for r in csv.DictReader(TABLE.open())} if TABLE.exists() else set()
-    found = sets(given.runs)
+    found = {name: table for name, table in sets(given.runs).items() if given.only in name}
     for method in given.methods or [*FIRST, *BINARY, *REST]:
         for name, (probs, labels) in found.items():
             for n in SIZES:
