@@ -95,7 +95,7 @@ def chosen_weights(run, epoch):
     ("settings", "better"),
     [
         (["plan.average=0"], "last step"),  # the first steps count as much as the last ones
-        (["plan.lr=0.01", "plan.schedule=constant", "plan.batch_size=16"], "average"),  # steps that undo each other
+        (["plan.lr=0.03", "plan.schedule=constant", "plan.batch_size=16"], "average"),  # steps that undo each other
     ],
 )
 def test_at_the_end_validation_images_say_average_or_last_step(settings, better, tmp_path):
