@@ -4,11 +4,13 @@ import json
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
-from balcal import registry
-from balcal.evaluation.judge import evaluate, load_chosen, load_splits
+from balcal import metrics, registry
+from balcal.data.corruptions import CORRUPTIONS, corrupt
+from balcal.evaluation.judge import evaluate, load, load_chosen, load_splits
 from balcal.runs import Run
 from balcal.runtime.claims import claim
 
@@ -98,3 +100,29 @@ def test_a_method_that_chooses_its_epoch_has_a_last_one_too(fast):
     assert last.select([{}, {}, {}]) == 2
     assert last.select != recipe.method.select
     assert last.posthoc == registry.method("vanilla+ts").posthoc
+
+
+def test_corrupted_images_are_evaluated_at_the_last_epoch(fast, tmp_path, monkeypatch):
+    """Against each set predicted by hand: 40 images, one corruption at one severity at a time."""
+    monkeypatch.setattr(fast, "CORRUPTED", 40)
+    fast.asked["settings"] = [*SETTINGS, "plan.epochs=1", "task.train_size=200", "task.val_size=100"]
+    recipe = fast.registry.recipe("fashion", "vanilla")
+    run = Run.at(Path(fast.train_recipe(recipe, tmp_path / "runs", "cpu")["run"]))
+    found = fast.shifts(run)
+    assert [*found] == ["last", "last+ts"]
+    row, test = registry.dataset("fashion"), load_splits(recipe.task).test
+    models = {"last": load(run.path), "last+ts": load(run.path, "ts")}
+    for severity, which in ((1, "last"), (5, "last"), (5, "last+ts")):
+        figures = []
+        for name in CORRUPTIONS:
+            images = corrupt(test.images[:40], name, severity).float() / 255
+            with torch.no_grad():
+                probs = models[which](((images - row.mean[0]) / row.std[0]).permute(0, 3, 1, 2)).exp()
+            figures.append(
+                [getattr(metrics, each)(probs=probs, labels=test.labels[:40]) for each in ("accuracy", "ece")]
+            )
+        accuracy, ece = np.mean(figures, axis=0)
+        assert found[which][severity - 1]["accuracy"] == pytest.approx(accuracy)
+        assert found[which][severity - 1]["ece"] == pytest.approx(ece, abs=1e-4)
+        low, high = found[which][severity - 1]["ece_interval"]
+        assert low <= ece <= high

@@ -2,12 +2,13 @@
 
 BALCAL_DATA=../shared/data python results/scripts/fast.py --runs DIR [--threads 2] [TASK ...]
 BALCAL_DATA=../shared/data python results/scripts/fast.py --runs DIR --methods ls,fl --seeds 0,1     only some of them
-BALCAL_DATA=../shared/data python results/scripts/fast.py --runs DIR --paper     only the paper's items, from these runs
+BALCAL_DATA=../shared/data python results/scripts/fast.py --runs DIR --picture   only docs/front.png, from these runs
 
 Each finished run becomes a file in results/data/fast: accuracy, ECE and NLL on the test images for the chosen and the
 LAST epoch, with and without temperature scaling; accuracy on the training images; detection of the other two data sets
-by confidence, last epoch; gamma after each epoch; minutes, precision, CPU, commit. Several of these commands may share
-a folder of runs: each takes the next run that nobody is at work on.
+by confidence, and figures on corrupted test images (seed 0 of CIFAR-10), last epoch; gamma after each epoch; minutes,
+precision, CPU, commit. Several of these commands may share a folder of runs: each takes the next run that nobody is at
+work on. To evaluate a run anew, delete its file.
 """
 
 from __future__ import annotations
@@ -23,16 +24,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from cpu import in_few_colours, items
+from cpu import in_few_colours
 from folders import DATA, DOCS
 
 from balcal import registry
-from balcal.core import BalcalError
+from balcal.core import BalcalError, Outputs
 from balcal.data.batches import MemoryBatches
+from balcal.data.corruptions import SEVERITIES, corrupt
+from balcal.data.dataset import ImageSet
 from balcal.evaluation.judge import batches_of, calibrated_predictions, evaluate, load_chosen, load_splits
 from balcal.evaluation.ood import evaluate_ood
 from balcal.evaluation.other_images import RunPredictor
 from balcal.evaluation.predict import predict_batches
+from balcal.evaluation.shift import CorruptedSets
 from balcal.plots import reliability_diagram
 from balcal.recipe import Method, Recipe
 from balcal.runs import Run
@@ -71,8 +75,8 @@ OOD = {
     "svhn-fast": ("cifar10", "cifar100"),
 }
 """as in the paper's tables"""
-ITEMS = ("shift",)
-"""of the paper, which need the runs themselves"""
+SHIFTED, CORRUPTED = ("cifar10-fast",), 2_000
+"""tasks whose runs of seed 0 see the first so many test images corrupted: 15 kinds, 5 severities"""
 FRONT = {
     "plain training": ("vanilla", "+last"),
     "BalCAL (balcal-logits)": ("balcal-logits", "+last"),
@@ -123,6 +127,7 @@ def figures_of(entry: str, recipe: Recipe, runs: Path) -> dict[str, Any]:
         },
         "training_accuracy": learned,
         "ood": detects(run, under(recipe, "+last")),
+        "shift": shifts(run) if recipe.task.name in SHIFTED and recipe.seed == 0 else {},
         "history": {
             key: [short(record[key]) for record in ended.history] for key in WRITTEN if key in ended.history[0]
         },
@@ -187,6 +192,22 @@ def detects(run: Run, method: Method) -> dict[str, dict[str, float]]:
     }
 
 
+def shifts(run: Run) -> dict[str, list[dict[str, Any]]]:
+    """Figures on corrupted test images, by severity: means over the corruptions, last epoch, without and with `ts`."""
+    recipe = run.recipe
+    model = load_chosen(run, under(recipe, "+last"), CPU)
+    maps = {which: calibrated_predictions(run, under(recipe, f"+{which}"), CPU)[0] for which in ("last", "last+ts")}
+    test = load_splits(recipe.task).test.take(torch.arange(CORRUPTED))
+    found = {which: CorruptedSets() for which in maps}
+    for name in registry.dataset(recipe.task.dataset).shift:
+        for severity in SEVERITIES:
+            images = ImageSet(corrupt(test.images, name, severity), test.labels)
+            seen = predict_batches(model, batches_of(run, images, CPU))
+            for which, fitted in maps.items():
+                found[which].add(name, severity, replace(seen, log_probs=fitted(Outputs.of(seen.log_probs))))
+    return {which: [dict(sets.mean(severity=severity)) for severity in SEVERITIES] for which, sets in found.items()}
+
+
 def epoch_seconds(run: Run) -> list[float]:
     """Of each whole epoch, from the run's log: the fastest one says what a quiet machine would need."""
     lines = (run.path / "log.txt").read_text().splitlines()
@@ -207,11 +228,10 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--methods", default="", help="only these, with commas between them")
     parser.add_argument("--seeds", default="", help="only these, with commas between them")
-    parser.add_argument("--paper", action="store_true", help="train nothing; answer the paper's items")
+    parser.add_argument("--picture", action="store_true", help="train nothing; draw the README's picture")
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
-    if given.paper:
-        items("fast", given.runs, ITEMS, given.to, "fast-")
+    if given.picture:
         picture(given.runs, DOCS / "front.png")
         return
     methods, seeds = (set(filter(None, each.split(","))) for each in (given.methods, given.seeds))

@@ -22,10 +22,10 @@ fitted on n samples, 20 times drawn anew, and measured on all others. Made by `p
 
 - A minus is good. `=` marks a difference that cannot be told from 0 at the 5 % level: a t test paired over splits,
   corrected by Holm over all sets and sizes of a calibrator. Splits overlap, so the test is rather too sure.
-- `auto` chooses among `ts`, `ts-uniform`, `svs`, `sms` with six penalties, `ms` and doing nothing; with two classes among
-  `ts`, `platt`, `beta`, `quadratic` and doing nothing. Its rule was chosen on these sets, on other splits, and
-  `ts-uniform` because of SVHN ([decisions](decisions.md)). So for `auto` this table is no independent test, except on our
-  own CIFAR-10 and CIFAR-100 runs, which took no part.
+- `auto` chooses among `ts`, `ts-uniform`, `svs`, `sms` with six penalties, `ms` and doing nothing; with two classes
+  among `ts`, `platt`, `beta`, `quadratic` and doing nothing. Its rule was chosen on these sets, on other splits, and
+  `ts-uniform` because of SVHN ([decisions](decisions.md)). So for `auto` this table is no independent test, except on
+  our own CIFAR-10 and CIFAR-100 runs, which took no part.
 - `ts-uniform` mixes in a fitted share of the uniform distribution. It pays where errors are made at full confidence.
 - `ms` and `auto` share the form of a matrix for CLINC150, and not its penalty: `ms` searches from strong to weak, and
   can stop too early.

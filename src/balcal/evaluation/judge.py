@@ -195,6 +195,7 @@ def calibrated_predictions(
     run: Run, method: Method, device: torch.device
 ) -> tuple[nn.Module, Predictions, Predictions]:
     """(the fitted map, test predictions after it, and before it)."""
+    method = as_method(method)
     held_out, test = predictions_of(run, method, device)
     if maps_networks(method):
         if parts := members_of(run, method):

@@ -1,0 +1,182 @@
+"""What the pages on the `-fast` tasks share, and three of their sections: OOD detection, corrupted images, parts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from statistics import mean, stdev
+from typing import Any
+
+from fast import CORRUPTED, DELTAS, LOGITS, METHODS, OOD, PARTS, SHIFTED
+from folders import DATA
+
+from balcal.data.corruptions import SEVERITIES
+from balcal.paper import published
+from balcal.paper.items import NAMES
+
+FOLDER = DATA / "fast"
+CLAIMED = ("balcal", "balcal-logits")
+"""what the paper calls Ours: as printed, and as released"""
+NOTHING = "–"
+PAPER = {here: there for there, here in NAMES.items() if there in published.MAIN} | {"balcal-logits": "Ours"}
+"""method -> its row in the paper's tables"""
+TITLES = {"cifar10-fast": "CIFAR-10", "cifar100-fast": "CIFAR-100", "svhn-fast": "SVHN, rebuilt"}
+Run = dict[str, Any]
+Runs = dict[tuple[str, str], list[Run]]
+"""by task and method, those that ended, by seed"""
+
+
+def runs() -> Runs:
+    """What results/data/fast has."""
+    found: Runs = {}
+    for path in sorted(FOLDER.glob("*-seed*.json")):
+        run = json.loads(path.read_text())
+        if "failed" not in run:
+            found.setdefault((run["task"], run["method"]), []).append(run)
+    return found
+
+
+def shown(values: Iterable[float], digits: int = 2, scale: float = 100.0) -> str:
+    """Mean, and the deviation over seeds where there are several."""
+    scaled = [scale * value for value in values]
+    if not scaled:
+        return NOTHING
+    spread = f" ± {stdev(scaled):.{digits}f}" if len(scaled) > 1 else ""
+    return f"{mean(scaled):.{digits}f}{spread}"
+
+
+def row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def ood(found: Runs) -> list[str]:
+    """Detection of the other two data sets, as in the paper's two tables."""
+    heads = ("trained on", "", "seeds", "AUROC", "FPR95", "paper: AUROC, FPR95", "confidence on each")
+    lines = []
+    for place, (task, title) in enumerate(TITLES.items()):
+        for method in (each for each in METHODS[task] if each not in PARTS):
+            these = [run["ood"] for run in found.get((task, method), []) if run.get("ood")]
+            if not these:
+                continue
+            means = [shown(mean(each[name][key] for name in OOD[task]) for each in these) for key in ("auroc", "fpr95")]
+            printed = published.OOD.get(PAPER.get(method, ""), (None,) * 6)[2 * place : 2 * place + 2]
+            paper = ", ".join(f"{number.value:.2f}" for number in printed if number) or NOTHING
+            sure = ", ".join(f"{name} {shown(each[name]['confidence'] for each in these)}" for name in OOD[task])
+            lines.append(row([title, f"`{method}`", str(len(these)), *means, paper, sure]))
+    if not lines:
+        return []
+    return [
+        "## Out-of-distribution detection",
+        "",
+        "The score is confidence, in the last epoch. Mean over the two OOD sets, in %, as in the paper's table.",
+        "",
+        row(heads),
+        row(["---"] * len(heads)),
+        *lines,
+        "",
+    ]
+
+
+def shift(found: Runs) -> list[str]:
+    """ECE on corrupted test images, by severity."""
+    first = {key: run for key, these in found.items() for run in these if run["seed"] == 0 and run.get("shift")}
+    if not first:
+        return []
+    lines = []
+    for task in SHIFTED:
+        for method in METHODS[task]:
+            if (task, method) not in first:
+                continue
+            each = first[task, method]["shift"]
+            last = each["last"]
+            eces = [shown([last[severity - 1]["ece"]]) for severity in SEVERITIES[::2]]
+            low, high = last[-1]["ece_interval"]
+            strongest = f"{eces[-1]} [{100 * low:.1f}, {100 * high:.1f}]"
+            cells = [shown([last[-1]["accuracy"]]), *eces[:-1], strongest, shown([each["last+ts"][-1]["ece"]])]
+            lines.append(row([f"`{method}`", *cells]))
+    heads = ("", "accuracy, severity 5", "ECE, 1", "ECE, 3", "ECE, 5", "ECE with `ts`, 5")
+    return [
+        "## Corrupted images, CIFAR-10",
+        "",
+        f"Means over the 15 corruptions of CIFAR-10-C, made here of the first {CORRUPTED:,} test images. Last epoch, "
+        "seed 0, in %; the number in a column's name is the severity.",
+        "",
+        row(heads),
+        row(["---"] * len(heads)),
+        *lines,
+        "",
+    ]
+
+
+VARIANTS = {
+    "learnable": ("vanilla",),
+    "ETF beta=1": ("etf-1",),
+    "ETF beta=K": ("etf-k",),
+    "ETF dynamic beta": ("balcal-beta",),
+    "learnable + ETF beta=1": ("balcal-noadapter", f"balcal-noadapter {LOGITS}"),
+    "learnable + ETF beta=1, dynamic gamma + adapter": ("balcal", "balcal-logits"),
+}
+"""rows of the paper's table, and the entries that stand for them: fused probabilities, then fused logits"""
+GAMMAS = {
+    "fixed fixed": ("balcal-fixed", f"balcal-fixed {LOGITS}"),
+    "fixed dynamic": ("balcal-fixedloss", f"balcal-fixedloss {LOGITS}"),
+    "dynamic dynamic": ("balcal", "balcal-logits"),
+}
+SWEPT = "cifar10-fast"
+
+
+def parts(found: Runs) -> list[str]:
+    """BalCAL without some of its parts, and with other deltas, as far as it was run."""
+    if not any((SWEPT, entry) in found for entry in PARTS):
+        return []
+    return [
+        "## The parts of BalCAL, CIFAR-10",
+        "",
+        "Rows with two lines have fused probabilities in the first and fused logits in the second.",
+        "",
+        *_ablation("variant", VARIANTS, published.VARIANTS, found),
+        "Gamma of the loss and of the prediction; fixed is 0.5. With fixed gamma and beta = 1, fused probabilities "
+        "cannot exceed 0.63: the paper's row must be of fused logits.",
+        "",
+        *_ablation("gamma", GAMMAS, published.GAMMA, found),
+        *_deltas(found),
+    ]
+
+
+def _ablation(
+    title: str,
+    rows: Mapping[str, tuple[str, ...]],
+    printed: published.Numbers,
+    found: Runs,
+) -> list[str]:
+    heads = (title, "", "seeds", "accuracy", "ECE (with `ts`)", "NLL", "paper: accuracy, ECE (with `ts`)")
+    lines = [row(heads), row(["---"] * len(heads))]
+    for name, entries in rows.items():
+        accuracy, ece = printed[name][:2]
+        tempered = f" ({ece.second:.2f})" if ece and ece.second is not None else ""
+        paper = f"{accuracy.value:.2f}, {ece.value:.2f}{tempered}" if accuracy and ece else NOTHING
+        for entry in entries:
+            these = found.get((SWEPT, entry), [])
+            last = [run["figures"]["last"] for run in these]
+            after = shown(run["figures"]["last+ts"]["ece"] for run in these)
+            cells = [shown(each["accuracy"] for each in last), f"{shown(each['ece'] for each in last)} ({after})"]
+            cells = [*cells, shown((each["nll"] for each in last), 3, 1.0)] if these else [NOTHING] * 3
+            lines.append(row([name, f"`{entry}`", str(len(these) or NOTHING), *cells, paper]))
+    return [*lines, ""]
+
+
+def _deltas(found: Runs) -> list[str]:
+    """ECE by delta; the paper's figure has no numbers."""
+    lines = ["Delta, seed 0: the share of the accuracy that mean confidence on training images is to meet.", ""]
+    heads = ("delta", *(f"`{name}`: {what}" for name in CLAIMED for what in ("accuracy", "ECE", "last gamma")))
+    lines += [row(heads), row(["---"] * len(heads))]
+    for delta in sorted((*DELTAS, 0.95)):
+        cells = []
+        for name in CLAIMED:
+            entry = name if delta == 0.95 else f"{name} head.delta={delta:g}"
+            these = [run for run in found.get((SWEPT, entry), []) if run["seed"] == 0]
+            last = [run["figures"]["last"] for run in these]
+            cells += [shown(each["accuracy"] for each in last), shown(each["ece"] for each in last)]
+            cells.append(shown((run["history"]["gamma"][-1] for run in these), 2, 1.0))
+        lines.append(row([f"{delta:g}", *cells]))
+    return [*lines, ""]
