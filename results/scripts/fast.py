@@ -36,7 +36,7 @@ from balcal.evaluation.judge import batches_of, calibrated_predictions, evaluate
 from balcal.evaluation.ood import evaluate_ood
 from balcal.evaluation.other_images import RunPredictor
 from balcal.evaluation.predict import predict_batches
-from balcal.evaluation.shift import CorruptedSets
+from balcal.evaluation.shift import CorruptedSets, MeanFigures
 from balcal.plots import reliability_diagram
 from balcal.recipe import Method, Recipe
 from balcal.runs import Run
@@ -192,8 +192,9 @@ def detects(run: Run, method: Method) -> dict[str, dict[str, float]]:
     }
 
 
-def shifts(run: Run) -> dict[str, list[dict[str, Any]]]:
-    """Figures on corrupted test images, by severity: means over the corruptions, last epoch, without and with `ts`."""
+def shifts(run: Run) -> dict[str, dict[str, list[float]]]:
+    """Figures on corrupted test images, a number for each severity: means over the corruptions, last epoch, without and
+    with `ts`."""
     recipe = run.recipe
     model = load_chosen(run, under(recipe, "+last"), CPU)
     maps = {which: calibrated_predictions(run, under(recipe, f"+{which}"), CPU)[0] for which in ("last", "last+ts")}
@@ -205,7 +206,14 @@ def shifts(run: Run) -> dict[str, list[dict[str, Any]]]:
             seen = predict_batches(model, batches_of(run, images, CPU))
             for which, fitted in maps.items():
                 found[which].add(name, severity, replace(seen, log_probs=fitted(Outputs.of(seen.log_probs))))
-    return {which: [dict(sets.mean(severity=severity)) for severity in SEVERITIES] for which, sets in found.items()}
+    return {which: columns([sets.mean(severity=severity) for severity in SEVERITIES]) for which, sets in found.items()}
+
+
+def columns(means: list[MeanFigures]) -> dict[str, list[float]]:
+    low, high = zip(*(each["ece_interval"] for each in means), strict=True)
+    rows = {"accuracy": [each["accuracy"] for each in means], "ece": [each["ece"] for each in means]}
+    rows |= {"ece_low": [*low], "ece_high": [*high], "nll": [each["nll"] for each in means]}
+    return {name: [short(value) for value in each] for name, each in rows.items()}
 
 
 def epoch_seconds(run: Run) -> list[float]:

@@ -88,7 +88,12 @@ def _auroc_error(rate: float, inside: int, outside: int) -> float:
 def robust(pairs: Pairs, of: str = "last") -> str:
     """ECE at the strongest corruption."""
     both = [pair for pair in pairs if all(run.get("shift") for run in pair)]
-    return _lower([(ours["shift"]["last"][-1], plain["shift"][of][-1]) for ours, plain in both])
+    return _lower([(_strongest(ours, "last"), _strongest(plain, of)) for ours, plain in both])
+
+
+def _strongest(run: Run, which: str) -> Figures:
+    at = {name: values[-1] for name, values in run["shift"][which].items()}
+    return {"ece": at["ece"], "ece_interval": (at["ece_low"], at["ece_high"])}
 
 
 ASKED: dict[str, Callable[[Pairs], str]] = {

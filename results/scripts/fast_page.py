@@ -170,7 +170,21 @@ def main_table(found: Runs) -> list[str]:
         "Accuracy and ECE in %; in parentheses the difference in points. The paper's numbers are of a WRN-28-10. "
         "*Better* and *worse*: the 95 % interval of the difference, as above, does not hold 0.",
         "",
+        *stopped(found),
     ]
+
+
+def stopped(found: Runs) -> list[str]:
+    """The chosen epoch of methods whose authors choose it by validation NLL."""
+    eces = [
+        f"{shown(run['figures']['chosen']['ece'] for run in found[task, method])} % (`{method}`, {title})"
+        for task, title in TITLES.items()
+        for method in ("tst", "vtst")
+        if (task, method) in found
+    ]
+    if not eces:
+        return []
+    return [f"The authors of TST choose the epoch by validation NLL. ECE is then {', '.join(eces)}.", ""]
 
 
 def _in_paper(method: str, place: int) -> str:

@@ -87,12 +87,10 @@ def shift(found: Runs) -> list[str]:
         for method in METHODS[task]:
             if (task, method) not in first:
                 continue
-            each = first[task, method]["shift"]
-            last = each["last"]
-            eces = [shown([last[severity - 1]["ece"]]) for severity in SEVERITIES[::2]]
-            low, high = last[-1]["ece_interval"]
-            strongest = f"{eces[-1]} [{100 * low:.1f}, {100 * high:.1f}]"
-            cells = [shown([last[-1]["accuracy"]]), *eces[:-1], strongest, shown([each["last+ts"][-1]["ece"]])]
+            last, tempered = (first[task, method]["shift"][which] for which in ("last", "last+ts"))
+            eces = [shown([last["ece"][severity - 1]]) for severity in SEVERITIES[::2]]
+            eces[-1] += f" [{100 * last['ece_low'][-1]:.1f}, {100 * last['ece_high'][-1]:.1f}]"
+            cells = [shown([last["accuracy"][-1]]), *eces, shown([tempered["ece"][-1]])]
             lines.append(row([f"`{method}`", *cells]))
     heads = ("", "accuracy, severity 5", "ECE, 1", "ECE, 3", "ECE, 5", "ECE with `ts`, 5")
     return [
