@@ -75,8 +75,9 @@ OOD = {
     "svhn-fast": ("cifar10", "cifar100"),
 }
 """as in the paper's tables"""
-SHIFTED, CORRUPTED = ("cifar10-fast",), 2_000
-"""tasks whose runs of seed 0 see the first so many test images corrupted: 15 kinds, 5 severities"""
+SHIFTED = {"cifar10-fast": ("vanilla", "plp", "tst", "vtst", "balcal", "balcal-logits", "balcal-auto")}
+CORRUPTED = 2_000
+"""runs of seed 0 that see the first so many test images corrupted: 15 kinds, 5 severities"""
 FRONT = {
     "plain training": ("vanilla", "+last"),
     "BalCAL (balcal-logits)": ("balcal-logits", "+last"),
@@ -127,7 +128,7 @@ def figures_of(entry: str, recipe: Recipe, runs: Path) -> dict[str, Any]:
         },
         "training_accuracy": learned,
         "ood": detects(run, under(recipe, "+last")),
-        "shift": shifts(run) if recipe.task.name in SHIFTED and recipe.seed == 0 else {},
+        "shift": shifts(run) if entry in SHIFTED.get(recipe.task.name, ()) and recipe.seed == 0 else {},
         "history": {
             key: [short(record[key]) for record in ended.history] for key in WRITTEN if key in ended.history[0]
         },

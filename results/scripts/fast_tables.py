@@ -83,8 +83,8 @@ def shift(found: Runs) -> list[str]:
     if not first:
         return []
     lines = []
-    for task in SHIFTED:
-        for method in METHODS[task]:
+    for task, methods in SHIFTED.items():
+        for method in methods:
             if (task, method) not in first:
                 continue
             last, tempered = (first[task, method]["shift"][which] for which in ("last", "last+ts"))
