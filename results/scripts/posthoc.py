@@ -17,6 +17,7 @@ import csv
 import gzip
 import json
 import os
+import sys
 import time
 import warnings
 from pathlib import Path
@@ -61,7 +62,9 @@ Sets = dict[str, tuple[Any, Any]]
 
 
 def sets(runs: Path | None) -> Sets:
-    files = Path(os.environ["BALCAL_DATA"])
+    if not (place := os.environ.get("BALCAL_DATA")):
+        sys.exit("BALCAL_DATA is not set: name the folder of netcal_predictions, cifar10_cv_probs and clinc150")
+    files = Path(place)
     found = {}
     for name, stem in NETWORKS.items():
         file = np.load(files / "netcal_predictions" / f"{stem}.npz")
