@@ -7,7 +7,7 @@ from statistics import mean
 
 from fast import METHODS, PARTS
 from fast_claims import FAILS, HOLDS, OPEN, UNRUN, claims, lower
-from fast_tables import NOTHING, PAPER, TITLES, Run, Runs, ood, parts, row, runs, shift, shown
+from fast_tables import NOTHING, PAPER, TITLES, Run, Runs, deltas, ood, parts, row, runs, shift, shown
 
 from balcal.paper import published
 
@@ -242,5 +242,5 @@ def _largest(task: str, joined: Sequence[Mapping[str, str]]) -> list[list[str]]:
 
 def page() -> str:
     found = runs()
-    sections = (regime, at_work, claims, main_table, ood, shift, parts)
+    sections = (regime, at_work, claims, main_table, ood, shift, parts, deltas)
     return "\n".join([TOP, *in_short(found), HOW, *(line for section in sections for line in section(found))])

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from statistics import mean, stdev
 from typing import Any
 
-from fast import CORRUPTED, DELTAS, LOGITS, METHODS, OOD, PARTS, SHIFTED
+from fast import CORRUPTED, DELTAS, LOGITS, METHODS, OOD, PARTS, SHIFTED, SWEPT
 from folders import DATA
 
 from balcal.data.corruptions import SEVERITIES
@@ -120,12 +120,12 @@ GAMMAS = {
     "fixed dynamic": ("balcal-fixedloss", f"balcal-fixedloss {LOGITS}"),
     "dynamic dynamic": ("balcal", "balcal-logits"),
 }
-SWEPT = "cifar10-fast"
+DISMANTLED = "cifar10-fast"
 
 
 def parts(found: Runs) -> list[str]:
-    """BalCAL without some of its parts, and with other deltas, as far as it was run."""
-    if not any((SWEPT, entry) in found for entry in PARTS):
+    """BalCAL without some of its parts, as far as it was run."""
+    if not any((DISMANTLED, entry) in found for entry in PARTS if entry not in SWEPT):
         return []
     return [
         "## The parts of BalCAL, CIFAR-10",
@@ -137,7 +137,6 @@ def parts(found: Runs) -> list[str]:
         "cannot exceed 0.63: the paper's row must be of fused logits.",
         "",
         *_ablation("gamma", GAMMAS, published.GAMMA, found),
-        *_deltas(found),
     ]
 
 
@@ -154,7 +153,7 @@ def _ablation(
         tempered = f" ({ece.second:.2f})" if ece and ece.second is not None else ""
         paper = f"{accuracy.value:.2f}, {ece.value:.2f}{tempered}" if accuracy and ece else NOTHING
         for entry in entries:
-            these = found.get((SWEPT, entry), [])
+            these = found.get((DISMANTLED, entry), [])
             last = [run["figures"]["last"] for run in these]
             after = shown(run["figures"]["last+ts"]["ece"] for run in these)
             cells = [shown(each["accuracy"] for each in last), f"{shown(each['ece'] for each in last)} ({after})"]
@@ -163,18 +162,38 @@ def _ablation(
     return [*lines, ""]
 
 
-def _deltas(found: Runs) -> list[str]:
-    """ECE by delta; the paper's figure has no numbers."""
-    lines = ["Delta, seed 0: the share of the accuracy that mean confidence on training images is to meet.", ""]
-    heads = ("delta", *(f"`{name}`: {what}" for name in CLAIMED for what in ("accuracy", "ECE", "last gamma")))
-    lines += [row(heads), row(["---"] * len(heads))]
-    for delta in sorted((*DELTAS, 0.95)):
-        cells = []
-        for name in CLAIMED:
-            entry = name if delta == 0.95 else f"{name} head.delta={delta:g}"
-            these = [run for run in found.get((SWEPT, entry), []) if run["seed"] == 0]
-            last = [run["figures"]["last"] for run in these]
-            cells += [shown(each["accuracy"] for each in last), shown(each["ece"] for each in last)]
-            cells.append(shown((run["history"]["gamma"][-1] for run in these), 2, 1.0))
-        lines.append(row([f"{delta:g}", *cells]))
-    return [*lines, ""]
+def deltas(found: Runs) -> list[str]:
+    """ECE by delta, as far as it was run; the paper's figure has no numbers."""
+    lines = []
+    for task, title in TITLES.items():
+        if any((task, entry) in found for entry in SWEPT):
+            asked = [each for each in DELTAS if _entry(CLAIMED[0], each) in METHODS[task]]
+            lines += [row([title, f"{delta:g}", *_at(delta, task, found)]) for delta in sorted((*asked, 0.95))]
+    if not lines:
+        return []
+    heads = ("", "delta", *(f"`{name}`: {what}" for name in CLAIMED for what in ("accuracy", "ECE", "last gamma")))
+    return [
+        "## Delta",
+        "",
+        "The share of the accuracy that mean confidence on training images is to meet. Seed 0.",
+        "",
+        row(heads),
+        row(["---"] * len(heads)),
+        *lines,
+        "",
+    ]
+
+
+def _entry(name: str, delta: float) -> str:
+    return name if delta == 0.95 else f"{name} head.delta={delta:g}"
+
+
+def _at(delta: float, task: str, found: Runs) -> list[str]:
+    """Accuracy, ECE and last gamma of both methods, or dashes."""
+    cells = []
+    for name in CLAIMED:
+        these = [run for run in found.get((task, _entry(name, delta)), []) if run["seed"] == 0]
+        last = [run["figures"]["last"] for run in these]
+        cells += [shown(each["accuracy"] for each in last), shown(each["ece"] for each in last)]
+        cells.append(shown((run["history"]["gamma"][-1] for run in these), 2, 1.0))
+    return cells
