@@ -14,6 +14,8 @@ from balcal.evaluation.judge import evaluate, load, load_chosen, load_splits
 from balcal.runs import Run
 from balcal.runtime.claims import claim
 
+RESULTS = Path(__file__).parents[1] / "results"
+SCRIPTS, FIGURES = RESULTS / "scripts", RESULTS / "data" / "fast"
 CPU = torch.device("cpu")
 SETTINGS = ["plan.epochs=2", "plan.keep=last"]
 PART = "balcal-fixed head.fusion=logits"
@@ -22,7 +24,7 @@ PART = "balcal-fixed head.fusion=logits"
 @pytest.fixture
 def fast(monkeypatch, tmp_path):
     """The script, for digits and two epochs in place of its own tasks."""
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "results" / "scripts"))
+    monkeypatch.syspath_prepend(str(SCRIPTS))
     import fast
 
     asked = {"settings": SETTINGS}
@@ -126,3 +128,22 @@ def test_corrupted_images_are_evaluated_at_the_last_epoch(fast, tmp_path, monkey
         assert at["accuracy"] == pytest.approx(accuracy, rel=1e-5)
         assert at["ece"] == pytest.approx(ece, abs=1e-4)
         assert at["ece_low"] <= ece <= at["ece_high"]
+
+
+def test_a_delta_is_named_where_validation_images_prefer_it_to_the_usual_one(monkeypatch):
+    """From the files, read anew."""
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    import fast_page
+    import fast_tables
+
+    found = fast_tables.runs()
+    assert {"cifar10-fast", "svhn-fast"} <= {task for task, _ in found}
+    for task in fast_tables.TITLES:
+        kept = [json.loads(path.read_text()) for path in FIGURES.glob(f"{task}-balcal-logits*-seed0.json")]
+        ends = sorted((run["history"]["val_nll"][-1], run["method"]) for run in kept)
+        prefers = ends[0][1] if len(ends) > 1 else None
+        assert fast_tables.by_validation(task, found) == prefers
+        rows = fast_page.with_fitted_delta(("balcal", "balcal-logits", "ls"), task, found)
+        assert rows == ["balcal", *dict.fromkeys(("balcal-logits", prefers or "balcal-logits")), "ls"]
+    shown = [fast_tables.titled(entry) for entry in ("balcal", "balcal-logits head.delta=0.99")]
+    assert shown == ["`balcal`", "`balcal-logits`, delta = 0.99"]

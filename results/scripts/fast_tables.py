@@ -205,10 +205,7 @@ def by_validation(task: str, found: Runs) -> str | None:
 
 
 def titled(entry: str) -> str:
-    """
-    >>> titled("balcal"), titled("balcal-logits head.delta=0.99")
-    ('`balcal`', '`balcal-logits`, delta = 0.99')
-    """
+    """As a row begins."""
     name, _, delta = entry.partition(" head.delta=")
     return f"`{name}`, delta = {delta}" if delta else f"`{name}`"
 
