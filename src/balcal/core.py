@@ -247,8 +247,8 @@ class Tally(Protocol):
     def start(self, model: Classifier) -> Sums: ...
     def add(self, sums: Sums, outputs: Outputs, labels: Tensor, weights: Tensor | None = None) -> None: ...
     def finish(self, sums: Sums, model: Classifier) -> Record: ...
-    def idle(self, history: Sequence[Record]) -> str | None:
-        """a sentence, if it had nothing to do in most epochs"""
+    def advice(self, history: Sequence[Record]) -> str | None:
+        """a sentence after a training, if it had nothing to do in most epochs, or did too much"""
 
 
 class Select(Protocol):

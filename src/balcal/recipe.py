@@ -137,9 +137,9 @@ class Method:
             if bound <= idle
         ]
 
-    def idle(self, history: Sequence[Record]) -> str | None:
-        """A sentence, if the method had nothing to do in most epochs of a training."""
-        return self.tally.idle(history) if self.tally and self.join is None else None
+    def advice(self, history: Sequence[Record]) -> str | None:
+        """A sentence after a training, if the method had nothing to do in most epochs, or did too much."""
+        return self.tally.advice(history) if self.tally and self.join is None else None
 
     def for_training(self) -> Method:
         """Without what is not part of training, so that `balcal+ts` finds the run of `balcal`.

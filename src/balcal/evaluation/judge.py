@@ -135,7 +135,7 @@ def _evaluate(run: Run, method: Method, device: torch.device) -> RunFigures:
     if "posthoc" in method.changes:
         names = (run.recipe.method.name, run.recipe.method.name + after)
         figures["against_uncalibrated"] = compare(before, test, names).as_dict()
-    if sentence := run.recipe.method.idle(history):
+    if sentence := run.recipe.method.advice(history):
         figures["remarks"] = [sentence]
     stored = {name: value for name, value in figures.items() if name != "run"}
     run.write_figures(f"{FigureFile.METRICS}{after}", stored, method, epoch)

@@ -22,7 +22,8 @@ to tune, whether the network is over-confident or under-confident. `balcal_trial
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, TypeVar
 
@@ -39,6 +40,8 @@ __all__ = ["METHODS", "Balanced", "BalancedHead", "Etf", "EtfHead", "SolveBeta",
 
 Points = Annotated[int, at_least(2, most=100_000)]
 """number of candidates in a grid"""
+TIMID = 0.02
+"""by how much mean confidence may be below the accuracy on validation images before delta is called low"""
 
 H = TypeVar("H", bound=Head)
 
@@ -76,9 +79,10 @@ class SolveGamma(Tally):
         head.set_gamma(solution.value)
         return solution.record("gamma")
 
-    def idle(self, history: Sequence[Record]) -> str | None:
+    def advice(self, history: Sequence[Record]) -> str | None:
         where = "training" if self.on == "train" else "validation"
-        return balance.idle_sentence(history, lambda record: record.get("branch") == "standard", where)
+        idle = idle_sentence(history, lambda record: record.get("branch") == "standard", where)
+        return idle or (timid_sentence(history[-1]) if self.on == "train" else None)
 
 
 @dataclass(frozen=True)
@@ -143,7 +147,7 @@ class SolveBeta(Tally):
         head.beta.mul_(solution.value).clamp_(1e-3, 1e4)
         return solution.record("scale") | {"beta": float(head.beta)}
 
-    def idle(self, history: Sequence[Record]) -> str | None:
+    def advice(self, history: Sequence[Record]) -> str | None:
         ends = sum(record.get("branch") in ("lowest", "highest") for record in history)
         if 2 * ends <= len(history):
             return None
@@ -151,6 +155,45 @@ class SolveBeta(Tally):
             f"beta was at the end of its range in {ends} of {len(history)} epochs, so confidence did not meet delta × "
             "accuracy: train longer, or choose another head.delta"
         )
+
+
+def idle_sentence(history: Sequence[Record], idle: Callable[[Record], bool], where: str) -> str | None:
+    """What to say of a training in which gamma was 1 in most epochs: the fixed classifier had no share.
+
+    >>> idle_sentence([{"gamma": 1.0}, {"gamma": 1.0}, {"gamma": 0.9}], lambda r: r["gamma"] == 1, "validation")[:44]
+    'BalCAL was active in 1 of 3 epochs only: con'
+    """
+    count = sum(map(idle, history))
+    if 2 * count <= len(history):
+        return None
+    rare = f"active in {len(history) - count} of {len(history)} epochs only"
+    advice = (
+        "train longer or on fewer images, or lower head.delta, or use balcal-auto, which solves on validation images"
+        if where == "training"
+        else "the network is not over-confident there, and there was nothing to correct"
+    )
+    return (
+        f"BalCAL was {rare if count < len(history) else 'not active'}: confidence on the {where} images stayed below "
+        f"delta × accuracy, so gamma was 1 and the learnable classifier predicted alone; {advice}"
+    )
+
+
+def timid_sentence(last: Record) -> str | None:
+    """What to say where delta is so low that the network is under-confident on other images.
+
+    >>> timid_sentence({"gamma": 0.5, "val_acc": 0.96, "val_conf": 0.91})[:71]
+    'delta is low here: mean confidence on validation images is 91.0 %, and '
+    >>> timid_sentence({"gamma": 0.5, "val_acc": 0.96, "val_conf": 0.95})
+    >>> timid_sentence({"gamma": 1.0, "val_acc": 0.96, "val_conf": 0.91})  # not because of delta
+    >>> timid_sentence({"gamma": 0.5})  # no validation images
+    """
+    acc, conf = last.get("val_acc", math.nan), last.get("val_conf", math.nan)
+    if not (last["gamma"] < 1 and acc - conf > TIMID):
+        return None
+    return (
+        f"delta is low here: mean confidence on validation images is {conf:.1%}, and {acc:.1%} of them are classified "
+        "correctly; raise head.delta (the paper goes up to 0.99), or use balcal-auto, which solves on validation images"
+    ).replace("%", " %")
 
 
 _MORE = "beside the learnable classifier a fixed ETF one; gamma re-solved every epoch"

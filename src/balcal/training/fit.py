@@ -152,7 +152,7 @@ def fit_batches(
     """Train to the last epoch, load the chosen one, and fit the post-hoc map."""
     world = current_world()
     history = run_epochs(Session(model, train, val, plan, seed, store or Memory(), progress, world, on_epoch, own))
-    if sentence := model.method.idle(history):
+    if sentence := model.method.advice(history):
         progress.note(sentence)
     fitted = fit_posthoc(model, model.method.posthoc, val, train)
     # the whole module, as the number of its tensors' entries may depend on what a process saw

@@ -7,7 +7,7 @@ For a fixed grid of candidates (gamma, or a factor on beta) each batch adds its 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -251,27 +251,6 @@ def solve_scale(curve: Curve, delta: float) -> Solution:
     share = -h[i] / (h[i + 1] - h[i])
     scale = float(np.exp((1 - share) * np.log(curve.grid[i]) + share * np.log(curve.grid[i + 1])))
     return _solution(curve, delta, scale, "root")
-
-
-def idle_sentence(history: Sequence[Record], idle: Callable[[Record], bool], where: str) -> str | None:
-    """What to say of a training in which gamma was 1 in most epochs: the fixed classifier had no share.
-
-    >>> idle_sentence([{"gamma": 1.0}, {"gamma": 1.0}, {"gamma": 0.9}], lambda r: r["gamma"] == 1, "validation")[:44]
-    'BalCAL was active in 1 of 3 epochs only: con'
-    """
-    count = sum(map(idle, history))
-    if 2 * count <= len(history):
-        return None
-    rare = f"active in {len(history) - count} of {len(history)} epochs only"
-    advice = (
-        "train longer or on fewer images, or lower head.delta, or use balcal-auto, which solves on validation images"
-        if where == "training"
-        else "the network is not over-confident there, and there was nothing to correct"
-    )
-    return (
-        f"BalCAL was {rare if count < len(history) else 'not active'}: confidence on the {where} images stayed below "
-        f"delta × accuracy, so gamma was 1 and the learnable classifier predicted alone; {advice}"
-    )
 
 
 def _crossings(x: Floats, y: Floats) -> Floats:
