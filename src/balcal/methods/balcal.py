@@ -82,7 +82,7 @@ class SolveGamma(Tally):
     def advice(self, history: Sequence[Record]) -> str | None:
         where = "training" if self.on == "train" else "validation"
         idle = idle_sentence(history, lambda record: record.get("branch") == "standard", where)
-        return idle or (timid_sentence(history[-1]) if self.on == "train" else None)
+        return idle or (timid_sentence(history[-1]) if history and self.on == "train" else None)
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,7 @@ def timid_sentence(last: Record) -> str | None:
     >>> timid_sentence({"gamma": 0.5})  # no validation images
     """
     acc, conf = last.get("val_acc", math.nan), last.get("val_conf", math.nan)
-    if not (last["gamma"] < 1 and acc - conf > TIMID):
+    if not (last.get("gamma", 1.0) < 1 and acc - conf > TIMID):
         return None
     return (
         f"delta is low here: mean confidence on validation images is {conf:.1%}, and {acc:.1%} of them are classified "
