@@ -15,16 +15,20 @@ from balcal.runs import Run
 from balcal.runtime.claims import claim
 
 RESULTS = Path(__file__).parents[1] / "results"
-SCRIPTS, FIGURES = RESULTS / "scripts", RESULTS / "data" / "fast"
 CPU = torch.device("cpu")
 SETTINGS = ["plan.epochs=2", "plan.keep=last"]
 PART = "balcal-fixed head.fusion=logits"
 
 
 @pytest.fixture
-def fast(monkeypatch, tmp_path):
+def scripts(monkeypatch):
+    """They import each other by name."""
+    monkeypatch.syspath_prepend(str(RESULTS / "scripts"))
+
+
+@pytest.fixture
+def fast(scripts, monkeypatch, tmp_path):
     """The script, for digits and two epochs in place of its own tasks."""
-    monkeypatch.syspath_prepend(str(SCRIPTS))
     import fast
 
     asked = {"settings": SETTINGS}
@@ -130,18 +134,20 @@ def test_corrupted_images_are_evaluated_at_the_last_epoch(fast, tmp_path, monkey
         assert at["ece_low"] <= ece <= at["ece_high"]
 
 
-def test_a_delta_is_named_where_validation_images_prefer_it_to_the_usual_one(monkeypatch):
+def test_a_delta_is_named_where_validation_images_prefer_it_to_the_usual_one(scripts):
     """From the files, read anew."""
-    monkeypatch.syspath_prepend(str(SCRIPTS))
     import fast_page
     import fast_tables
 
     found = fast_tables.runs()
     assert {"cifar10-fast", "svhn-fast"} <= {task for task, _ in found}
     for task in fast_tables.TITLES:
-        kept = [json.loads(path.read_text()) for path in FIGURES.glob(f"{task}-balcal-logits*-seed0.json")]
+        kept = [
+            json.loads(path.read_text())
+            for path in (RESULTS / "data" / "fast").glob(f"{task}-balcal-logits*-seed0.json")
+        ]
         ends = sorted((run["history"]["val_nll"][-1], run["method"]) for run in kept)
-        prefers = ends[0][1] if len(ends) > 1 else None
+        prefers = ends[0][1] if len(ends) > 1 else ""
         assert fast_tables.by_validation(task, found) == prefers
         rows = fast_page.with_fitted_delta(("balcal", "balcal-logits", "ls"), task, found)
         assert rows == ["balcal", *dict.fromkeys(("balcal-logits", prefers or "balcal-logits")), "ls"]

@@ -51,8 +51,9 @@ FEWER = ("ls", "mixup", "fl", "mit", "tst")
 ALONE = ("etf-1", "etf-k", "balcal-beta", "balcal-noadapter")
 FIXED = ("balcal-fixed", "balcal-fixedloss")
 LOGITS = "head.fusion=logits"
+USUAL = 0.95
+"""delta of every other run"""
 DELTAS = (0.91, 0.93, 0.97, 0.99)
-"""beside 0.95, which every other run has"""
 SWEPT = tuple(f"{name} head.delta={delta:g}" for delta in DELTAS for name in ("balcal-logits", "balcal"))
 PARTS = (
     *(entry for name in (*ALONE[3:], *FIXED) for entry in (name, f"{name} {LOGITS}")),

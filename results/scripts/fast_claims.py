@@ -111,9 +111,9 @@ ASKED: dict[str, Callable[[Pairs], str]] = {
 def claims(found: Runs) -> list[str]:
     """The paper's claims, one by one: holds here, does not, or cannot be told."""
 
-    def pairs(task: str, method: str | None) -> Pairs:
+    def pairs(task: str, method: str) -> Pairs:
         plain = {run["seed"]: run for run in found.get((task, "vanilla"), [])}
-        return [(run, plain[run["seed"]]) for run in found.get((task, method or ""), []) if run["seed"] in plain]
+        return [(run, plain[run["seed"]]) for run in found.get((task, method), []) if run["seed"] in plain]
 
     entries = {f"`{method}`": dict.fromkeys(TITLES, method) for method in CLAIMED}
     entries[FITTED] = {task: by_validation(task, found) for task in TITLES}

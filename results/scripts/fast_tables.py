@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from statistics import mean, stdev
 from typing import Any
 
-from fast import CORRUPTED, DELTAS, LOGITS, METHODS, OOD, PARTS, SHIFTED, SWEPT
+from fast import CORRUPTED, DELTAS, LOGITS, METHODS, OOD, PARTS, SHIFTED, SWEPT, USUAL
 from folders import DATA
 
 from balcal.data.corruptions import SEVERITIES
@@ -121,8 +121,6 @@ GAMMAS = {
     "dynamic dynamic": ("balcal", "balcal-logits"),
 }
 DISMANTLED = "cifar10-fast"
-ENDS: tuple[tuple[str, int, float], ...] = (("gamma", 2, 1.0), ("val_nll", 3, 1.0))
-"""of the last epoch: key, digits and scale"""
 
 
 def parts(found: Runs) -> list[str]:
@@ -170,7 +168,7 @@ def deltas(found: Runs) -> list[str]:
     for task, title in TITLES.items():
         if any((task, entry) in found for entry in SWEPT):
             asked = [each for each in DELTAS if with_delta(CLAIMED[0], each) in METHODS[task]]
-            lines += [row([title, f"{delta:g}", *_at(delta, task, found)]) for delta in sorted((*asked, 0.95))]
+            lines += [row([title, f"{delta:g}", *_at(delta, task, found)]) for delta in sorted((*asked, USUAL))]
     if not lines:
         return []
     figures = ("accuracy", "ECE", "last gamma", "validation NLL")
@@ -189,19 +187,19 @@ def deltas(found: Runs) -> list[str]:
 
 
 def with_delta(name: str, delta: float) -> str:
-    return name if delta == 0.95 else f"{name} head.delta={delta:g}"
+    return name if delta == USUAL else f"{name} head.delta={delta:g}"
 
 
-def by_validation(task: str, found: Runs) -> str | None:
-    """`balcal-logits` with the delta of lowest validation NLL, of several that were run with seed 0; else nothing."""
-    entries = [with_delta("balcal-logits", delta) for delta in (0.95, *DELTAS)]
+def by_validation(task: str, found: Runs) -> str:
+    """`balcal-logits` with the delta of lowest validation NLL, of several that were run with seed 0; else no name."""
+    entries = [with_delta("balcal-logits", delta) for delta in (USUAL, *DELTAS)]
     losses = {
         entry: run["history"]["val_nll"][-1]
         for entry in entries
         for run in found.get((task, entry), [])
         if run["seed"] == 0
     }
-    return min(losses, key=lambda entry: losses[entry]) if len(losses) > 1 else None
+    return min(losses, key=lambda entry: losses[entry]) if len(losses) > 1 else ""
 
 
 def titled(entry: str) -> str:
@@ -217,5 +215,6 @@ def _at(delta: float, task: str, found: Runs) -> list[str]:
         these = [run for run in found.get((task, with_delta(name, delta)), []) if run["seed"] == 0]
         last = [run["figures"]["last"] for run in these]
         cells += [shown(each["accuracy"] for each in last), shown(each["ece"] for each in last)]
-        cells += [shown((run["history"][key][-1] for run in these), digits, scale) for key, digits, scale in ENDS]
+        cells.append(shown((run["history"]["gamma"][-1] for run in these), 2, 1.0))
+        cells.append(shown((run["history"]["val_nll"][-1] for run in these), 3, 1.0))
     return cells

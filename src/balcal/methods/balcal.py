@@ -40,7 +40,7 @@ __all__ = ["METHODS", "Balanced", "BalancedHead", "Etf", "EtfHead", "SolveBeta",
 
 Points = Annotated[int, at_least(2, most=100_000)]
 """number of candidates in a grid"""
-TIMID = 0.02
+UNDER_CONFIDENT = 0.02
 """by how much mean confidence may be below the accuracy on validation images before delta is called low"""
 
 H = TypeVar("H", bound=Head)
@@ -82,7 +82,7 @@ class SolveGamma(Tally):
     def advice(self, history: Sequence[Record]) -> str | None:
         where = "training" if self.on == "train" else "validation"
         idle = idle_sentence(history, lambda record: record.get("branch") == "standard", where)
-        return idle or (timid_sentence(history[-1]) if history and self.on == "train" else None)
+        return idle or (low_delta_sentence(history[-1]) if history and self.on == "train" else None)
 
 
 @dataclass(frozen=True)
@@ -178,21 +178,22 @@ def idle_sentence(history: Sequence[Record], idle: Callable[[Record], bool], whe
     )
 
 
-def timid_sentence(last: Record) -> str | None:
+def low_delta_sentence(last: Record) -> str | None:
     """What to say where delta is so low that the network is under-confident on other images.
 
-    >>> timid_sentence({"gamma": 0.5, "val_acc": 0.96, "val_conf": 0.91})[:71]
-    'delta is low here: mean confidence on validation images is 91.0 %, and '
-    >>> timid_sentence({"gamma": 0.5, "val_acc": 0.96, "val_conf": 0.95})
-    >>> timid_sentence({"gamma": 1.0, "val_acc": 0.96, "val_conf": 0.91})  # not because of delta
-    >>> timid_sentence({"gamma": 0.5})  # no validation images
+    >>> low_delta_sentence({"gamma": 0.5, "val_acc": 0.96, "val_conf": 0.91})[:78]
+    'delta is low here: in the last epoch mean confidence on validation images is 9'
+    >>> low_delta_sentence({"gamma": 0.5, "val_acc": 0.96, "val_conf": 0.95})
+    >>> low_delta_sentence({"gamma": 1.0, "val_acc": 0.96, "val_conf": 0.91})  # not because of delta
+    >>> low_delta_sentence({"gamma": 0.5})  # no validation images
     """
     acc, conf = last.get("val_acc", math.nan), last.get("val_conf", math.nan)
-    if not (last.get("gamma", 1.0) < 1 and acc - conf > TIMID):
+    if not (last.get("gamma", 1.0) < 1 and acc - conf > UNDER_CONFIDENT):
         return None
     return (
-        f"delta is low here: mean confidence on validation images is {conf:.1%}, and {acc:.1%} of them are classified "
-        "correctly; raise head.delta (the paper goes up to 0.99), or use balcal-auto, which solves on validation images"
+        f"delta is low here: in the last epoch mean confidence on validation images is {conf:.1%}, and {acc:.1%} of "
+        "them are classified correctly; raise head.delta (the paper goes up to 0.99), or use balcal-auto, which solves "
+        "on validation images"
     ).replace("%", " %")
 
 
