@@ -78,8 +78,53 @@ def test_every_run_leaves_its_figures(fast, tmp_path, monkeypatch):
     with torch.no_grad():
         right = model(seen.permute(0, 3, 1, 2)).argmax(1) == train.labels
     assert each["training_accuracy"]["last"] == pytest.approx(float(right.double().mean()), abs=2e-3)
+    plain = told["digits-vanilla-seed0"]
+    assert [*plain["against"]] == ["vanilla+ts"]
+    for name, which in (("vanilla", "last"), ("vanilla+ts", "last+ts")):
+        for figure, (value, low, high) in each["against"][name].items():
+            assert value == pytest.approx(each["figures"]["last"][figure] - plain["figures"][which][figure], abs=1e-5)
+            assert low < high
     monkeypatch.setattr(fast, "train_recipe", lambda *_: pytest.fail("all of it is there"))
     fast.main()
+
+
+def test_plain_training_is_run_where_a_method_is_compared_with_it(fast, tmp_path):
+    recipe = fast.registry.recipe("digits", "balcal-logits")
+    plain = fast.registry.recipe("digits", "vanilla")
+    with claim(tmp_path / "runs" / plain.address(), shared=True):
+        assert not fast.written("balcal-logits", recipe, tmp_path / "runs", tmp_path / "figures")
+    assert fast.written("balcal-logits", recipe, tmp_path / "runs", tmp_path / "figures")
+    assert [*figures(tmp_path)] == ["digits-balcal-logits-seed0"]
+    assert Run(tmp_path / "runs", plain).finished
+
+
+def run_of(seed, ece, accuracy, against=None):
+    half = 0.004 if against is None else 0.2  # intervals of single runs do not matter where pairs were compared
+    figures = {"ece": ece, "accuracy": accuracy, "ece_interval": [ece - half, ece + half]}
+    known = {} if against is None else {"against": {"vanilla": against}}
+    return {"task": "cifar10-fast", "method": "any", "seed": seed, "figures": {"last": figures}, **known}
+
+
+def test_differences_from_plain_training_allow_for_images_and_seeds(scripts):
+    import fast_claims
+
+    plain = [run_of(seed, 0.04, 0.9) for seed in range(3)]
+    pairs = [(run_of(0, 0.03, 0.91), plain[0])]
+    half = 100 * (2 * 0.004**2) ** 0.5
+    assert fast_claims.difference(pairs, "ece") == pytest.approx((-1, -1 - half, -1 + half))
+    half = 196 * ((0.91 * 0.09 + 0.9 * 0.1) / 10_000) ** 0.5
+    assert fast_claims.difference(pairs, "accuracy") == pytest.approx((1, 1 - half, 1 + half))
+    against = [(-0.010, -0.013, -0.008), (-0.012, -0.016, -0.009), (-0.011, -0.012, -0.007)]
+    pairs = [(run_of(seed, 0, 0, {"ece": each}), plain[seed]) for seed, each in enumerate(against)]
+    assert fast_claims.difference(pairs[:1], "ece") == pytest.approx((-1, -1.3, -0.8))
+    seeds = 4.302653**2 * 0.1**2 / 3  # Student, two degrees of freedom; the deviation is 0.1 points
+    low, high = ((sum(x**2 for x in halves) / 3 + seeds) ** 0.5 for halves in ((0.3, 0.4, 0.1), (0.2, 0.3, 0.4)))
+    assert fast_claims.difference(pairs, "ece") == pytest.approx((-1.1, -1.1 - low, -1.1 + high))
+    assert fast_claims.lower_ece(pairs) == "holds (-1.10)"
+    assert fast_claims.lower_ece([(theirs, ours | {"figures": theirs["figures"]}) for ours, theirs in pairs]) == (
+        "cannot be told (+0.00)"
+    )
+    assert fast_claims.lower_ece([]) == "not run"
 
 
 def test_a_method_that_does_not_learn_is_a_result(fast, tmp_path):

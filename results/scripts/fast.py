@@ -6,9 +6,10 @@ BALCAL_DATA=../shared/data python results/scripts/fast.py --runs DIR --picture  
 
 Each finished run becomes a file in results/data/fast: accuracy, ECE and NLL on the test images for the chosen and the
 LAST epoch, with and without temperature scaling; accuracy on the training images; detection of the other two data sets
-by confidence, and figures on corrupted test images (seed 0 of CIFAR-10), last epoch; gamma after each epoch; minutes,
-precision, CPU, commit. Several of these commands may share a folder of runs: each takes the next run that nobody is at
-work on. To evaluate a run anew, delete its file.
+by confidence, and figures on corrupted test images (seed 0 of CIFAR-10), last epoch; differences from plain training
+with the same seed, image by image, so that plain training is run first where it is missing; gamma after each epoch;
+minutes, precision, CPU, commit. Several of these commands may share a folder of runs: each takes the next run that
+nobody is at work on. To evaluate a run anew, delete its file.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from balcal.evaluation.ood import evaluate_ood
 from balcal.evaluation.other_images import RunPredictor
 from balcal.evaluation.predict import predict_batches
 from balcal.evaluation.shift import CorruptedSets, MeanFigures
+from balcal.metrics.comparison import compare
 from balcal.plots import reliability_diagram
 from balcal.recipe import Method, Recipe
 from balcal.runs import Run
@@ -71,6 +73,9 @@ SHOWN = ("accuracy", "ece", "nll", "mean_confidence", "adaptive_ece", "brier")
 WRITTEN = ("loss", "gamma", "val_acc", "val_nll", "val_ece", "val_nll_ts")
 """of each epoch"""
 AFTER = ("", "+ts", "+last", "+last+ts")
+PLAIN = {"vanilla": "+last", "vanilla+ts": "+last+ts"}
+"""what each run is compared with"""
+COMPARED = ("accuracy", "ece", "nll")
 OOD = {
     "cifar10-fast": ("svhn", "cifar100"),
     "cifar100-fast": ("svhn", "cifar10"),
@@ -131,6 +136,7 @@ def figures_of(entry: str, recipe: Recipe, runs: Path) -> dict[str, Any]:
         "training_accuracy": learned,
         "ood": detects(run, under(recipe, "+last")),
         "shift": shifts(run) if entry in SHIFTED.get(recipe.task.name, ()) and recipe.seed == 0 else {},
+        "against": differences(run, runs),
         "history": {
             key: [short(record[key]) for record in ended.history] for key in WRITTEN if key in ended.history[0]
         },
@@ -210,6 +216,30 @@ def shifts(run: Run) -> dict[str, dict[str, list[float]]]:
             for which, fitted in maps.items():
                 found[which].add(name, severity, replace(seen, log_probs=fitted(Outputs.of(seen.log_probs))))
     return {which: columns([sets.mean(severity=severity) for severity in SEVERITIES]) for which, sets in found.items()}
+
+
+def differences(run: Run, runs: Path) -> dict[str, dict[str, list[float]]]:
+    """Last epoch minus that of plain training with the same seed, on the same test images: value and 95 % interval."""
+    plain = registry.recipe(run.recipe.task.name, "vanilla", run.recipe.seed)
+    try:
+        trained = train_recipe(plain, runs, "cpu")
+    except (Claimed, Stopped):
+        raise
+    except BalcalError:  # plain training does not learn
+        return {}
+    assert trained is not None
+    other = Run.at(Path(trained["run"]))
+    _, ours, _ = calibrated_predictions(run, under(run.recipe, "+last"), CPU)
+    found = {}
+    for name, after in PLAIN.items():
+        if (run.recipe.address(), after) == (plain.address(), "+last"):
+            continue
+        with other.in_use():
+            _, theirs, _ = calibrated_predictions(other, under(plain, after), CPU)
+        each = compare(theirs, ours)
+        intervals = {figure: getattr(each, figure) for figure in COMPARED}
+        found[name] = {figure: [short(x) for x in (of.value, of.low, of.high)] for figure, of in intervals.items()}
+    return found
 
 
 def columns(means: list[MeanFigures]) -> dict[str, list[float]]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import mean
 
 from fast import METHODS, PARTS
-from fast_claims import FAILS, HOLDS, OPEN, UNRUN, claims, lower
+from fast_claims import FAILS, HOLDS, OPEN, UNRUN, claims, lower, paired
 from fast_tables import (
     NOTHING,
     PAPER,
@@ -176,14 +176,13 @@ def main_table(found: Runs) -> list[str]:
     lines = ["## The paper's main table", ""]
     for place, (task, title) in enumerate(TITLES.items()):
         lines += [f"### {title}: all methods", "", row(heads), row(["---"] * len(heads))]
-        plain = {run["seed"]: run["figures"]["last+ts"] for run in found.get((task, "vanilla"), [])}
         others = (each for each in METHODS[task] if each not in ("vanilla", *PARTS))
         for method in with_fitted_delta(("vanilla", BASELINE, *others), task, found):
             trained, which = (method.removesuffix("+ts"), "last+ts" if method == BASELINE else "last")
-            these = {run["seed"]: run["figures"][which] for run in found.get((task, trained), [])}
-            word, difference = lower([(these[seed], plain[seed]) for seed in these if seed in plain])
-            cells = [shown(each[key] for each in these.values()) for key in ("accuracy", "ece")]
-            cells.append(shown((each["nll"] for each in these.values()), 3, 1.0))
+            these = [run["figures"][which] for run in found.get((task, trained), [])]
+            word, difference = lower(paired(found, task, trained), BASELINE)
+            cells = [shown(each[key] for each in these) for key in ("accuracy", "ece")]
+            cells.append(shown((each["nll"] for each in these), 3, 1.0))
             verdict = {HOLDS: "better", FAILS: "worse", OPEN: "cannot be told apart", UNRUN: NOTHING}[word]
             if difference is not None:
                 verdict = "the baseline" if method == BASELINE else f"{verdict} ({difference:+.2f})"
