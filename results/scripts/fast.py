@@ -282,7 +282,10 @@ def main() -> None:
         if (not methods or entry in methods) and (not seeds or str(recipe.seed) in seeds)
     ]
     while left:
-        taken = [each for each in left if not written(*each, given.runs, given.to)]
+        try:
+            taken = [each for each in left if not written(*each, given.runs, given.to)]
+        except Stopped as stopped:
+            raise SystemExit(str(stopped)) from None
         if len(taken) == len(left):
             time.sleep(PATIENCE)
         left = taken

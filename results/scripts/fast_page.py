@@ -60,21 +60,24 @@ Other pages: [calibrators after training](results-posthoc.md), [ensembles](resul
 
 def in_short(found: Runs) -> list[str]:
     """ECE and NLL of the few that matter most."""
-    entries = {**HEADLINE, "balcal": ("balcal", "last")}
-    shown_as = ("vanilla", "balcal", "balcal-logits", "balcal-auto", BASELINE)
-    lines = ["## In short", "", row(["ECE, NLL", *(f"`{name}`" for name in shown_as)]), row(["---"] * 6)]
+    names = ("vanilla", "balcal", "balcal-logits", "balcal-auto", BASELINE)
+    heads = ["ECE, NLL", *(f"`{name}`" for name in names)]
+    heads.insert(4, "`balcal-logits` (delta by validation)")
+    lines = ["## In short", "", row(heads), row(["---"] * len(heads))]
     for task, title in TITLES.items():
         cells = []
-        for method, which in (entries[name] for name in shown_as):
+        for name in (*names[:3], by_validation(task, found), *names[3:]):
+            method, which = HEADLINE.get(name, (name, "last"))
             these = [run["figures"][which] for run in found.get((task, method), [])]
             means = [f"{scale * mean(each[key] for each in these):.{digits}f}" for key, scale, digits in SHORT if these]
-            cells.append(", ".join(means) or NOTHING)
+            delta = name.partition("head.delta=")[2]
+            cells.append((", ".join(means) or NOTHING) + f" ({delta})" * bool(delta))
         lines.append(row([title, *cells]))
     return [
         *lines,
         "",
-        "Means over the seeds below; ECE in %. `vanilla`, `balcal` and `balcal-logits` see training images only. The "
-        "others use 5,000 validation images as well.",
+        "Means over the seeds below; ECE in %. `vanilla`, `balcal` and `balcal-logits` see training images only, with "
+        "delta = 0.95. The others use 5,000 validation images as well.",
         "",
     ]
 

@@ -54,15 +54,16 @@ def ood(found: Runs) -> list[str]:
     heads = ("trained on", "", "seeds", "AUROC", "FPR95", "paper: AUROC, FPR95", "confidence on each")
     lines = []
     for place, (task, title) in enumerate(TITLES.items()):
-        for method in (each for each in METHODS[task] if each not in PARTS):
+        fitted = by_validation(task, found)
+        for method in (each for each in METHODS[task] if each not in PARTS or each == fitted):
             these = [run["ood"] for run in found.get((task, method), []) if run.get("ood")]
             if not these:
                 continue
             means = [shown(mean(each[name][key] for name in OOD[task]) for each in these) for key in ("auroc", "fpr95")]
-            printed = published.OOD.get(PAPER.get(method, ""), (None,) * 6)[2 * place : 2 * place + 2]
+            printed = published.OOD.get(PAPER.get(method.split(maxsplit=1)[0], ""), (None,) * 6)[2 * place : 2 * place + 2]
             paper = ", ".join(f"{number.value:.2f}" for number in printed if number) or NOTHING
             sure = ", ".join(f"{name} {shown(each[name]['confidence'] for each in these)}" for name in OOD[task])
-            lines.append(row([title, f"`{method}`", str(len(these)), *means, paper, sure]))
+            lines.append(row([title, titled(method), str(len(these)), *means, paper, sure]))
     if not lines:
         return []
     return [
