@@ -60,7 +60,7 @@ def ood(found: Runs) -> list[str]:
             if not these:
                 continue
             means = [shown(mean(each[name][key] for name in OOD[task]) for each in these) for key in ("auroc", "fpr95")]
-            printed = published.OOD.get(PAPER.get(method.split(maxsplit=1)[0], ""), (None,) * 6)[2 * place : 2 * place + 2]
+            printed = published.OOD.get(PAPER.get(method.split(maxsplit=1)[0], ""), ())[2 * place : 2 * place + 2]
             paper = ", ".join(f"{number.value:.2f}" for number in printed if number) or NOTHING
             sure = ", ".join(f"{name} {shown(each[name]['confidence'] for each in these)}" for name in OOD[task])
             lines.append(row([title, titled(method), str(len(these)), *means, paper, sure]))
@@ -169,11 +169,14 @@ def deltas(found: Runs) -> list[str]:
     for task, title in TITLES.items():
         if any((task, entry) in found for entry in SWEPT):
             asked = [each for each in DELTAS if with_delta(CLAIMED[0], each) in METHODS[task]]
-            lines += [row([title, f"{delta:g}", *_at(delta, task, found)]) for delta in sorted((*asked, USUAL))]
+            lines += [
+                row([title, f"`{name}`", f"{delta:g}", *_at(name, delta, task, found)])
+                for name in CLAIMED
+                for delta in sorted((*asked, USUAL))
+            ]
     if not lines:
         return []
-    figures = ("accuracy", "ECE", "last gamma", "validation NLL")
-    heads = ("", "delta", *(f"`{name}`: {what}" for name in CLAIMED for what in figures))
+    heads = ("", "", "delta", "accuracy", "ECE", "last gamma", "validation NLL")
     return [
         "## Delta",
         "",
@@ -209,13 +212,11 @@ def titled(entry: str) -> str:
     return f"`{name}`, delta = {delta}" if delta else f"`{name}`"
 
 
-def _at(delta: float, task: str, found: Runs) -> list[str]:
-    """Figures of both methods, or dashes."""
-    cells = []
-    for name in CLAIMED:
-        these = [run for run in found.get((task, with_delta(name, delta)), []) if run["seed"] == 0]
-        last = [run["figures"]["last"] for run in these]
-        cells += [shown(each["accuracy"] for each in last), shown(each["ece"] for each in last)]
-        cells.append(shown((run["history"]["gamma"][-1] for run in these), 2, 1.0))
-        cells.append(shown((run["history"]["val_nll"][-1] for run in these), 3, 1.0))
-    return cells
+def _at(name: str, delta: float, task: str, found: Runs) -> list[str]:
+    """Figures, or dashes."""
+    these = [run for run in found.get((task, with_delta(name, delta)), []) if run["seed"] == 0]
+    return [
+        *(shown(run["figures"]["last"][key] for run in these) for key in ("accuracy", "ece")),
+        shown((run["history"]["gamma"][-1] for run in these), 2, 1.0),
+        shown((run["history"]["val_nll"][-1] for run in these), 3, 1.0),
+    ]
