@@ -13,11 +13,13 @@ from typing import Any
 
 import ensembles_page
 import fast_page
+import fast_picture
+import fast_tables
 import numpy as np
 import posthoc_page
 from auto import ALL, FINALS, FRESH, Final, recorded
 from auto import FOLDER as FINAL
-from cpu import FOLDER, PICTURES, UNDRAWN
+from cpu import FOLDER, PICTURES, UNDRAWN, in_few_colours
 from folders import DOCS
 
 from balcal.arena.columns import COLUMNS
@@ -275,6 +277,9 @@ def last_page() -> str:
 if __name__ == "__main__":
     for contest_name, found in contests().items():
         differences(found).save(PICTURES / f"{contest_name}.png")
+    drawn = PICTURES / "fast.png"
+    fast_picture.picture(fast_tables.runs()).savefig(drawn, dpi=110)
+    in_few_colours(drawn)
     PAGE.write_text(fast_page.page())
     README.write_text(front_page())
     APPENDIX.write_text(appendix())

@@ -1,0 +1,75 @@
+"""docs/results/fast.png: ECE of all methods of the `-fast` tasks beside the paper's, and the course of gamma."""
+
+from __future__ import annotations
+
+from statistics import mean
+from typing import Any
+
+from fast import METHODS, PARTS
+from fast_claims import FAILS, HOLDS, lower, paired
+from fast_page import BASELINE, printed, with_fitted_delta
+from fast_tables import TITLES, Runs, by_validation, titled
+from matplotlib.ticker import MaxNLocator
+
+from balcal.plots.arena import BETTER, TIE, WORSE
+from balcal.plots.style import INK, SERIES, SOFT, Figure, figure, heading, legend, tidy
+
+SOLVED = ("balcal", "balcal-logits", "balcal-auto")
+ROOM = 1.4
+"""the axis ends at so many times our largest ECE; what the paper has beyond that is written as a number"""
+
+
+def picture(found: Runs) -> Figure:
+    drawn = figure(10.5, 7.6)
+    above, below = drawn.subplots(2, len(TITLES), height_ratios=(2, 1))
+    for place, (task, title) in enumerate(TITLES.items()):
+        tidy(above[place], below[place])
+        others = [name for name in METHODS[task] if name not in ("vanilla", *PARTS)]
+        _eces(above[place], task, place, ["vanilla", BASELINE, *with_fitted_delta(others, task, found)], found)
+        heading(above[place], title)
+        _gammas(below[place], task, found)
+    above[0].plot([], [], "o", color=TIE, label=f"here; green better, orange worse than {BASELINE}")
+    above[0].plot([], [], "D", color=SOFT, markerfacecolor="none", label="the paper")
+    drawn.legend(*above[0].get_legend_handles_labels(), loc="outside upper center", ncols=2, fontsize=8, frameon=False)
+    return drawn
+
+
+def _eces(axes: Any, task: str, place: int, names: list[str], found: Runs) -> None:
+    """One row a method: mean over seeds, mean interval, the paper's."""
+    colours = {HOLDS: BETTER, FAILS: WORSE}
+    ends = []
+    for height, name in enumerate(reversed(names)):
+        trained, which = (name.removesuffix("+ts"), "last+ts" if name == BASELINE else "last")
+        these = [run["figures"][which] for run in found.get((task, trained), [])]
+        if these:
+            word, _ = lower(paired(found, task, trained), BASELINE)
+            colour = INK if name == BASELINE else colours.get(word, TIE)
+            low, high = (100 * mean(each["ece_interval"][end] for each in these) for end in (0, 1))
+            axes.plot([low, high], [height, height], color=colour, linewidth=1.6)
+            axes.plot([100 * mean(each["ece"] for each in these)], [height], "o", markersize=4.5, color=colour)
+            ends.append(high)
+    edge = ROOM * max(ends)
+    for height, name in enumerate(reversed(names)):
+        theirs = printed(name, place)
+        if theirs and theirs[1] <= edge:
+            axes.plot([theirs[1]], [height], "D", markersize=4.5, color=SOFT, markerfacecolor="none")
+        elif theirs:
+            axes.text(edge, height, f"◇ {theirs[1]:.1f} ▸", ha="right", va="center", fontsize=7, color=SOFT)
+    axes.set_xlim(0, edge)
+    axes.set_yticks(range(len(names)), [titled(name).replace("`", "") for name in reversed(names)], fontsize=7.5)
+    axes.set_xlabel("ECE, last epoch, %", fontsize=8)
+
+
+def _gammas(axes: Any, task: str, found: Runs) -> None:
+    fitted = by_validation(task, found)
+    for colour, name in zip(SERIES, dict.fromkeys((*SOLVED[:2], fitted or SOLVED[1], SOLVED[2])), strict=False):
+        for run in found.get((task, name), [])[:1]:
+            course = run["history"]["gamma"]
+            label = titled(name).replace("`", "")
+            axes.plot(range(1, len(course) + 1), course, color=colour, linewidth=1.6, label=label)
+    axes.axhline(1, color=SOFT, linewidth=0.8, linestyle=":")
+    axes.set_xlabel("epoch, seed 0", fontsize=8)
+    axes.set_ylabel("gamma", fontsize=8)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_ylim(0)
+    legend(axes, fontsize=7, loc="lower left")
