@@ -35,6 +35,7 @@ HEADLINE = {
 }
 """entry, and which figures of which run these are"""
 BASELINE = "vanilla+ts"
+MEMORISED = 0.99
 SHORT = (("ece", 100, 2), ("nll", 1, 3))
 """figure, scale and digits"""
 TOP = """# Results
@@ -203,6 +204,7 @@ def main_table(found: Runs) -> list[str]:
         "*Better* and *worse*: the 95 % interval of the difference, as above, does not hold 0.",
         "",
         *stopped(found),
+        *learned_less(found),
     ]
 
 
@@ -217,6 +219,15 @@ def stopped(found: Runs) -> list[str]:
     if not eces:
         return []
     return [f"The authors of TST choose the epoch by validation NLL. ECE is then {', '.join(eces)}.", ""]
+
+
+def learned_less(found: Runs) -> list[str]:
+    """Methods that keep a network from memorising its training images."""
+    known = {key: mean(run["training_accuracy"]["last"] for run in these) for key, these in sorted(found.items())}
+    less = [f"{shown([a])} % (`{method}`, {TITLES[task]})" for (task, method), a in known.items() if a < MEMORISED]
+    if not less:
+        return []
+    return [f"All networks know at least 99 % of their training images, with these exceptions: {', '.join(less)}.", ""]
 
 
 def _in_paper(method: str, place: int) -> str:
