@@ -83,8 +83,8 @@ def in_short(found: Runs) -> list[str]:
         "![ECE of all methods, here and in the paper, and gamma after each epoch](results/fast.png)",
         "",
         f"Above: ECE, last epoch, with 95 % intervals. Green is better than `{BASELINE}`, orange worse; grey cannot be "
-        "told apart. Below: gamma after each epoch. At 1 the learnable classifier predicts alone; only `balcal-auto` "
-        "may exceed 1.",
+        "told apart. The row with a delta is `balcal-logits` with the delta that validation images prefer. Below: "
+        "gamma after each epoch. At 1 the learnable classifier predicts alone; only `balcal-auto` may exceed 1.",
         "",
     ]
 

@@ -20,7 +20,7 @@ ROOM = 1.4
 
 
 def picture(found: Runs) -> Figure:
-    drawn = figure(10.5, 7.6)
+    drawn = figure(8.8, 7.2)
     above, below = drawn.subplots(2, len(TITLES), height_ratios=(2, 1))
     for place, (task, title) in enumerate(TITLES.items()):
         tidy(above[place], below[place])
@@ -54,9 +54,10 @@ def _eces(axes: Any, task: str, place: int, names: list[str], found: Runs) -> No
         if theirs and theirs[1] <= edge:
             axes.plot([theirs[1]], [height], "D", markersize=4.5, color=SOFT, markerfacecolor="none")
         elif theirs:
-            axes.text(edge, height, f"◇ {theirs[1]:.1f} ▸", ha="right", va="center", fontsize=7, color=SOFT)
+            axes.text(edge, height, f"◇ {theirs[1]:.1f} ▸", ha="right", va="center", fontsize=7.5, color=SOFT)
     axes.set_xlim(0, edge)
-    axes.set_yticks(range(len(names)), [titled(name).replace("`", "") for name in reversed(names)], fontsize=7.5)
+    labels = [titled(name).replace("`", "").replace("balcal-logits, ", "") for name in reversed(names)]
+    axes.set_yticks(range(len(names)), labels, fontsize=8)
     axes.set_xlabel("ECE, last epoch, %", fontsize=8)
 
 
@@ -72,4 +73,4 @@ def _gammas(axes: Any, task: str, found: Runs) -> None:
     axes.set_ylabel("gamma", fontsize=8)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_ylim(0)
-    legend(axes, fontsize=7, loc="lower left")
+    legend(axes, fontsize=7.5, loc="lower left")

@@ -278,7 +278,7 @@ if __name__ == "__main__":
     for contest_name, found in contests().items():
         differences(found).save(PICTURES / f"{contest_name}.png")
     drawn = PICTURES / "fast.png"
-    fast_picture.picture(fast_tables.runs()).savefig(drawn, dpi=110)
+    fast_picture.picture(fast_tables.runs()).savefig(drawn, dpi=130)
     in_few_colours(drawn)
     PAGE.write_text(fast_page.page())
     README.write_text(front_page())
