@@ -198,3 +198,23 @@ def test_a_delta_is_named_where_validation_images_prefer_it_to_the_usual_one(scr
         assert rows == ["balcal", *dict.fromkeys(("balcal-logits", prefers or "balcal-logits")), "ls"]
     shown = [fast_tables.titled(entry) for entry in ("balcal", "balcal-logits head.delta=0.99")]
     assert shown == ["`balcal`", "`balcal-logits`, delta = 0.99"]
+
+
+def test_the_picture_shows_our_ece_and_the_papers(scripts):
+    import fast_picture
+    import fast_tables
+
+    found = fast_tables.runs()
+    axes = fast_picture.picture(found).axes[0]  # CIFAR-10
+    rows = {text.get_text(): place for place, text in zip(axes.get_yticks(), axes.get_yticklabels(), strict=True)}
+    points = [line for line in axes.get_lines() if len(line.get_xdata()) == 1]
+    drawn = {(line.get_marker(), *line.get_xydata()[0].round(6)) for line in points}
+    for name, trained, which, theirs in (
+        ("vanilla", "vanilla", "last", 6.38),
+        ("vanilla+ts", "vanilla", "last+ts", 1.12),
+        ("balcal-logits", "balcal-logits", "last", 0.76),
+    ):
+        ours = np.mean([100 * run["figures"][which]["ece"] for run in found["cifar10-fast", trained]])
+        assert ("o", ours.round(6), rows[name]) in drawn
+        assert ("D", theirs, rows[name]) in drawn
+    assert not [theirs for mark, theirs, place in drawn if mark == "D" and place == rows["balcal-auto"]]
