@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import mean
+from typing import Any
 
 from fast import METHODS, PARTS
 from fast_claims import FAILS, HOLDS, OPEN, UNRUN, claims, lower, paired
@@ -27,15 +28,10 @@ from fast_tables import (
 from balcal.paper import published
 
 OURS = ("balcal", "balcal-logits", "balcal-auto")
-HEADLINE = {
-    "vanilla": ("vanilla", "last"),
-    "vanilla+ts": ("vanilla", "last+ts"),
-    "balcal-logits": ("balcal-logits", "last"),
-    "balcal-auto": ("balcal-auto", "last"),
-}
-"""entry, and which figures of which run these are"""
 BASELINE = "vanilla+ts"
+HEADLINE = ("vanilla", BASELINE, "balcal-logits", "balcal-auto")
 MEMORISED = 0.99
+Figures = dict[str, Any]
 SHORT = (("ece", 100, 2), ("nll", 1, 3))
 """figure, scale and digits"""
 TOP = """# Results
@@ -59,6 +55,17 @@ Other pages: [calibrators after training](results-posthoc.md), [ensembles](resul
 """
 
 
+def trained(entry: str) -> str:
+    """The method whose runs are behind a row."""
+    return entry.removesuffix("+ts")
+
+
+def last_epoch(found: Runs, task: str, entry: str) -> list[Figures]:
+    """What a row is about: figures of the last epoch, by seed; of the baseline those with a temperature."""
+    which = "last+ts" if entry == BASELINE else "last"
+    return [run["figures"][which] for run in found.get((task, trained(entry)), [])]
+
+
 def in_short(found: Runs) -> list[str]:
     """ECE and NLL of the few that matter most."""
     names = ("vanilla", "balcal", "balcal-logits", "balcal-auto", BASELINE)
@@ -68,8 +75,7 @@ def in_short(found: Runs) -> list[str]:
     for task, title in TITLES.items():
         cells = []
         for name in (*names[:3], by_validation(task, found), *names[3:]):
-            method, which = HEADLINE.get(name, (name, "last"))
-            these = [run["figures"][which] for run in found.get((task, method), [])]
+            these = last_epoch(found, task, name)
             means = [f"{scale * mean(each[key] for each in these):.{digits}f}" for key, scale, digits in SHORT if these]
             delta = name.partition("head.delta=")[2]
             cells.append((", ".join(means) or NOTHING) + f" ({delta})" * bool(delta))
@@ -188,9 +194,8 @@ def main_table(found: Runs) -> list[str]:
         lines += [f"### {title}: all methods", "", row(heads), row(["---"] * len(heads))]
         others = (each for each in METHODS[task] if each not in ("vanilla", *PARTS))
         for method in with_fitted_delta(("vanilla", BASELINE, *others), task, found):
-            trained, which = (method.removesuffix("+ts"), "last+ts" if method == BASELINE else "last")
-            these = [run["figures"][which] for run in found.get((task, trained), [])]
-            word, difference = lower(paired(found, task, trained), BASELINE)
+            these = last_epoch(found, task, method)
+            word, difference = lower(paired(found, task, trained(method)), BASELINE)
             cells = [shown(each[key] for each in these) for key in ("accuracy", "ece")]
             cells.append(shown((each["nll"] for each in these), 3, 1.0))
             verdict = {HOLDS: "better", FAILS: "worse", OPEN: "cannot be told apart", UNRUN: NOTHING}[word]
@@ -227,7 +232,7 @@ def learned_less(found: Runs) -> list[str]:
     less = [f"{shown([a])} % (`{method}`, {TITLES[task]})" for (task, method), a in known.items() if a < MEMORISED]
     if not less:
         return []
-    return [f"All networks know at least 99 % of their training images, with these exceptions: {', '.join(less)}.", ""]
+    return [f"Accuracy on training images is at least 99 %, with these exceptions: {', '.join(less)}.", ""]
 
 
 def _in_paper(method: str, place: int) -> str:
@@ -258,12 +263,10 @@ def headline(joined: Sequence[Mapping[str, str]]) -> str:
     unrun = [title for task, title in TITLES.items() if (task, "vanilla") not in found]
     for task, title in TITLES.items():
         for name in with_fitted_delta(HEADLINE, task, found) if title not in unrun else ():
-            method, which = HEADLINE.get(name, (name, "last"))
-            these = found.get((task, method), [])
-            last = [run["figures"][which] for run in these]
+            last = last_epoch(found, task, name)
             figures = [shown(each[key] for each in last) for key in ("accuracy", "ece")]
             nll = shown((each["nll"] for each in last), 3, 1.0)
-            lines.append(row([title, titled(name), str(len(these) or NOTHING), *figures, nll]))
+            lines.append(row([title, titled(name), str(len(last) or NOTHING), *figures, nll]))
         lines += [row([title, *cells]) for cells in _largest(task, joined)]
     return "\n".join(
         [

@@ -7,7 +7,7 @@ from typing import Any
 
 from fast import METHODS, PARTS
 from fast_claims import FAILS, HOLDS, lower, paired
-from fast_page import BASELINE, printed, with_fitted_delta
+from fast_page import BASELINE, last_epoch, printed, trained, with_fitted_delta
 from fast_tables import TITLES, Runs, by_validation, titled
 from matplotlib.ticker import MaxNLocator
 
@@ -39,10 +39,9 @@ def _eces(axes: Any, task: str, place: int, names: list[str], found: Runs) -> No
     colours = {HOLDS: BETTER, FAILS: WORSE}
     ends = []
     for height, name in enumerate(reversed(names)):
-        trained, which = (name.removesuffix("+ts"), "last+ts" if name == BASELINE else "last")
-        these = [run["figures"][which] for run in found.get((task, trained), [])]
+        these = last_epoch(found, task, name)
         if these:
-            word, _ = lower(paired(found, task, trained), BASELINE)
+            word, _ = lower(paired(found, task, trained(name)), BASELINE)
             colour = INK if name == BASELINE else colours.get(word, TIE)
             low, high = (100 * mean(each["ece_interval"][end] for each in these) for end in (0, 1))
             axes.plot([low, high], [height, height], color=colour, linewidth=1.6)
