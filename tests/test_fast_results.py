@@ -18,6 +18,7 @@ RESULTS = Path(__file__).parents[1] / "results"
 CPU = torch.device("cpu")
 SETTINGS = ["plan.epochs=2", "plan.keep=last"]
 PART = "balcal-fixed head.fusion=logits"
+WITH_PART = "balcal-fixedloss head.fusion=logits"
 
 
 @pytest.fixture
@@ -84,6 +85,11 @@ def test_every_run_leaves_its_figures(fast, tmp_path, monkeypatch):
         for figure, (value, low, high) in each["against"][name].items():
             assert value == pytest.approx(each["figures"]["last"][figure] - plain["figures"][which][figure], abs=1e-5)
             assert low < high
+    assert [*told[part]["against"]] == ["vanilla", "vanilla+ts", WITH_PART]
+    other = Run(tmp_path / "runs", fast.recipe_of("digits", WITH_PART, 0))
+    solved = evaluate(other, fast.under(other.recipe, "+last"), CPU)["metrics"]
+    for figure, (value, _, _) in told[part]["against"][WITH_PART].items():
+        assert value == pytest.approx(fused["metrics"][figure] - solved[figure], abs=1e-5)
     monkeypatch.setattr(fast, "train_recipe", lambda *_: pytest.fail("all of it is there"))
     fast.main()
 

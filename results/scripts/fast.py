@@ -7,9 +7,9 @@ BALCAL_DATA=../shared/data python results/scripts/fast.py --runs DIR --picture  
 Each finished run becomes a file in results/data/fast: accuracy, ECE and NLL on the test images for the chosen and the
 LAST epoch, with and without temperature scaling; accuracy on the training images; detection of the other two data sets
 by confidence, and figures on corrupted test images (seed 0 of CIFAR-10), last epoch; differences from plain training
-with the same seed, image by image, so that plain training is run first where it is missing; gamma after each epoch;
-minutes, precision, CPU, commit. Several of these commands may share a folder of runs: each takes the next run that
-nobody is at work on. To evaluate a run anew, delete its file.
+with the same seed, image by image, and for BalCAL without a part from BalCAL with it; gamma after each epoch; minutes,
+precision, CPU, commit. What a run is compared with is trained first where it is missing. Several of these commands may
+share a folder of runs: each takes the next run that nobody is at work on. To evaluate a run anew, delete its file.
 """
 
 from __future__ import annotations
@@ -75,6 +75,16 @@ WRITTEN = ("loss", "gamma", "val_acc", "val_nll", "val_ece", "val_nll_ts")
 AFTER = ("", "+ts", "+last", "+last+ts")
 PLAIN = {"vanilla": "+last", "vanilla+ts": "+last+ts"}
 """what each run is compared with"""
+WITH_PART = {
+    "balcal-noadapter": ("balcal",),
+    f"balcal-noadapter {LOGITS}": ("balcal-logits",),
+    "balcal-fixed": ("balcal-fixedloss",),
+    f"balcal-fixed {LOGITS}": (f"balcal-fixedloss {LOGITS}",),
+    "balcal-fixedloss": ("balcal",),
+    f"balcal-fixedloss {LOGITS}": ("balcal-logits",),
+    "balcal-beta": ("balcal", "balcal-logits"),
+}
+"""BalCAL without a part -> what has the part, with which it is compared as well"""
 COMPARED = ("accuracy", "ece", "nll")
 OOD = {
     "cifar10-fast": ("svhn", "cifar100"),
@@ -103,8 +113,12 @@ def queue(tasks: list[str]) -> Iterator[tuple[str, Recipe]]:
             for entry in METHODS[task]:
                 seed = round_number - (2 if entry in PARTS else entry not in FIRST)
                 if 0 <= seed < (1 if entry in PARTS else len(SEEDS)):
-                    method, *settings = entry.split()
-                    yield entry, registry.recipe(task, method, SEEDS[seed], settings)
+                    yield entry, recipe_of(task, entry, SEEDS[seed])
+
+
+def recipe_of(task: str, entry: str, seed: int) -> Recipe:
+    method, *settings = entry.split()
+    return registry.recipe(task, method, seed, settings)
 
 
 def figures_of(entry: str, recipe: Recipe, runs: Path) -> dict[str, Any]:
@@ -112,6 +126,7 @@ def figures_of(entry: str, recipe: Recipe, runs: Path) -> dict[str, Any]:
     figures = train_recipe(recipe, runs, "cpu")
     assert figures is not None
     run = Run.at(Path(figures["run"]))
+    against = differences(run, entry, runs)  # first: it may have to wait for another run
     with run.in_use():
         ended = run.ending()
         judged = {after: evaluate(run, under(recipe, after), CPU) for after in AFTER}
@@ -136,7 +151,7 @@ def figures_of(entry: str, recipe: Recipe, runs: Path) -> dict[str, Any]:
         "training_accuracy": learned,
         "ood": detects(run, under(recipe, "+last")),
         "shift": shifts(run) if entry in SHIFTED.get(recipe.task.name, ()) and recipe.seed == 0 else {},
-        "against": differences(run, runs),
+        "against": against,
         "history": {
             key: [short(record[key]) for record in ended.history] for key in WRITTEN if key in ended.history[0]
         },
@@ -218,24 +233,25 @@ def shifts(run: Run) -> dict[str, dict[str, list[float]]]:
     return {which: columns([sets.mean(severity=severity) for severity in SEVERITIES]) for which, sets in found.items()}
 
 
-def differences(run: Run, runs: Path) -> dict[str, dict[str, list[float]]]:
-    """Last epoch minus that of plain training with the same seed, on the same test images: value and 95 % interval."""
-    plain = registry.recipe(run.recipe.task.name, "vanilla", run.recipe.seed)
-    try:
-        trained = train_recipe(plain, runs, "cpu")
-    except (Claimed, Stopped):
-        raise
-    except BalcalError:  # plain training does not learn
-        return {}
-    assert trained is not None
-    other = Run.at(Path(trained["run"]))
+def differences(run: Run, entry: str, runs: Path) -> dict[str, dict[str, list[float]]]:
+    """Last epoch minus that of plain training, and of what has the part that this entry lacks: value and 95 % interval,
+    with the same seed and on the same test images."""
     _, ours, _ = calibrated_predictions(run, under(run.recipe, "+last"), CPU)
     found = {}
-    for name, after in PLAIN.items():
-        if (run.recipe.address(), after) == (plain.address(), "+last"):
+    for name, after in (PLAIN | dict.fromkeys(WITH_PART.get(entry, ()), "+last")).items():
+        recipe = recipe_of(run.recipe.task.name, name.removesuffix("+ts"), run.recipe.seed)
+        if (run.recipe.address(), after) == (recipe.address(), "+last"):
             continue
+        try:
+            trained = train_recipe(recipe, runs, "cpu")
+        except (Claimed, Stopped):
+            raise
+        except BalcalError:  # it does not learn
+            continue
+        assert trained is not None
+        other = Run.at(Path(trained["run"]))
         with other.in_use():
-            _, theirs, _ = calibrated_predictions(other, under(plain, after), CPU)
+            _, theirs, _ = calibrated_predictions(other, under(recipe, after), CPU)
         each = compare(theirs, ours)
         intervals = {figure: getattr(each, figure) for figure in COMPARED}
         found[name] = {figure: [short(x) for x in (of.value, of.low, of.high)] for figure, of in intervals.items()}
