@@ -133,6 +133,32 @@ def test_differences_from_plain_training_allow_for_images_and_seeds(scripts):
     assert fast_claims.lower_ece([]) == "not run"
 
 
+def test_claims_about_parts_and_deltas_follow_from_the_intervals(scripts):
+    import fast_claims
+
+    shorter = {"ece": (0.02, 0.01, 0.04), "nll": (0.1, -0.1, 0.3), "accuracy": (-0.003, -0.005, -0.001)}
+    alone = {"ece": (0.001, -0.004, 0.006), "nll": (0.0, -0.1, 0.1), "accuracy": (0.0, -0.01, 0.01)}
+    plain = run_of(0, 0.04, 0.9)
+    found = {
+        ("cifar10-fast", "vanilla"): [plain],
+        ("cifar10-fast", "balcal"): [run_of(0, 0.02, 0.9)],
+        ("cifar10-fast", "balcal-noadapter"): [run_of(0, 0.04, 0.9) | {"against": {"balcal": shorter}}],
+        ("cifar10-fast", "etf-1"): [run_of(0, 0.04, 0.9, alone)],
+        ("cifar10-fast", "balcal-beta"): [run_of(0, 0.04, 0.9, alone)],
+    }
+    assert fast_claims.subtracted(found, "balcal-noadapter", "balcal", "ece") == pytest.approx((2, 1, 4))
+    assert fast_claims.subtracted(found, "balcal", "balcal-noadapter", "ece") == pytest.approx((-2, -4, -1))
+    rows = {tuple(line.split(" | ")[1:3]): line for line in fast_claims.part_claims(found)}
+    adapter = rows["`balcal`", "`balcal-noadapter`"]
+    assert adapter.endswith("-2.00 [-4.00, -1.00] | -0.100 [-0.300, +0.100] | +0.30 [+0.10, +0.50] | holds |")
+    assert rows["`etf-1`", "`vanilla`"].endswith(" | holds |")  # not better, as claimed
+    assert rows["`balcal-beta`", "`vanilla`"].endswith(" | cannot be told |")
+    assert rows["`balcal`", "`balcal-beta`"].endswith(" | – | – | – | not run |")
+    assert fast_claims.every_delta(found, "cifar10-fast", "balcal") == "not run"  # one is not a range
+    swept = found | {("cifar10-fast", "balcal head.delta=0.99"): [run_of(0, 0.045, 0.9)]}
+    assert fast_claims.every_delta(swept, "cifar10-fast", "balcal") == "cannot be told (2 deltas: -2.00 to +0.50)"
+
+
 def test_a_method_that_does_not_learn_is_a_result(fast, tmp_path):
     fast.asked["settings"] = [*SETTINGS, "plan.lr=1e30"]
     fast.main()

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from math import sqrt
 from statistics import mean, variance
 
-from fast import OOD, PLAIN
-from fast_tables import CLAIMED, TITLES, Run, Runs, by_validation, row
+from fast import DELTAS, LOGITS, OOD, PLAIN, USUAL, WITH_PART
+from fast_tables import CLAIMED, DISMANTLED, NOTHING, TITLES, Run, Runs, by_validation, row, with_delta
 from scipy.special import stdtrit
 
 HOLDS, FAILS, OPEN, UNRUN = "holds", "**does not hold**", "cannot be told", "not run"
@@ -15,16 +15,18 @@ IMAGES = {"cifar10-fast": 10_000, "cifar100-fast": 10_000, "svhn-fast": 26_032}
 """to test on"""
 FITTED = "`balcal-logits`, delta by validation"
 Pairs = list[tuple[Run, Run]]
-"""ours and plain training's, with the same seed"""
+"""ours and the other's, which is plain training's if nothing else is said, with the same seed"""
+Difference = tuple[float, float, float]
+"""value and 95 % interval, in points"""
 
 
-def paired(found: Runs, task: str, method: str) -> Pairs:
-    plain = {run["seed"]: run for run in found.get((task, "vanilla"), [])}
-    return [(run, plain[run["seed"]]) for run in found.get((task, method), []) if run["seed"] in plain]
+def paired(found: Runs, task: str, method: str, other: str = "vanilla") -> Pairs:
+    others = {run["seed"]: run for run in found.get((task, other), [])}
+    return [(run, others[run["seed"]]) for run in found.get((task, method), []) if run["seed"] in others]
 
 
-def difference(pairs: Pairs, figure: str, of: str = "vanilla") -> tuple[float, float, float] | None:
-    """Ours minus plain training's, in points: the mean over seeds, and its 95 % interval.
+def difference(pairs: Pairs, figure: str, of: str = "vanilla") -> Difference | None:
+    """Ours minus the other's: the mean over seeds, and its 95 % interval.
 
     The interval allows for other test images (the mean over seeds of each pair's own interval, as all seeds see the
     same images) and, where there are several seeds, for other seeds.
@@ -41,7 +43,7 @@ def difference(pairs: Pairs, figure: str, of: str = "vanilla") -> tuple[float, f
     return 100 * value, 100 * (value - sqrt(below + seeds)), 100 * (value + sqrt(above + seeds))
 
 
-def _unpaired(ours: Run, plain: Run, figure: str, of: str) -> tuple[float, float, float]:
+def _unpaired(ours: Run, plain: Run, figure: str, of: str) -> Difference:
     """As if both had seen images of their own: for files that do not have the comparison image by image."""
     both = ours["figures"]["last"], plain["figures"][PLAIN[of].strip("+")]
     value = both[0][figure] - both[1][figure]
@@ -55,10 +57,13 @@ def _unpaired(ours: Run, plain: Run, figure: str, of: str) -> tuple[float, float
 def lower(pairs: Pairs, of: str = "vanilla") -> tuple[str, float | None]:
     """Whether ECE is lower, and by how many points."""
     found = difference(pairs, "ece", of)
-    if found is None:
-        return UNRUN, None
-    value, low, high = found
-    return HOLDS if high < 0 else FAILS if low > 0 else OPEN, value
+    return (UNRUN, None) if found is None else (below(found), found[0])
+
+
+def below(found: Difference) -> str:
+    """Whether ours is the smaller one."""
+    _, low, high = found
+    return HOLDS if high < 0 else FAILS if low > 0 else OPEN
 
 
 def lower_ece(pairs: Pairs, of: str = "vanilla") -> str:
@@ -143,6 +148,17 @@ ASKED: dict[str, Callable[[Pairs], str]] = {
 }
 
 
+def every_delta(found: Runs, task: str, method: str) -> str:
+    """Whether ECE is below plain training's with each delta of the paper's range, as far as they were run."""
+    each = [lower(paired(found, task, with_delta(method, delta))) for delta in (USUAL, *DELTAS)]
+    words, values = zip(*each, strict=True)
+    known = [value for value in values if value is not None]
+    if len(known) < 2:
+        return UNRUN
+    word = next((word for word in (FAILS, OPEN) if word in words), HOLDS)
+    return f"{word} ({len(known)} deltas: {min(known):+.2f} to {max(known):+.2f})"
+
+
 def claims(found: Runs) -> list[str]:
     """The paper's claims, one by one: holds here, does not, or cannot be told."""
     entries = {f"`{method}`": dict.fromkeys(TITLES, method) for method in CLAIMED}
@@ -159,6 +175,8 @@ def claims(found: Runs) -> list[str]:
             cells = [rule(paired(found, task, method)) for task, method in methods.items()]
             if title != FITTED or set(cells) != {UNRUN}:
                 lines.append(row([claim, title, *cells]))
+    every = "ECE is lower than that of plain training for every delta from 0.91 to 0.99"
+    lines += [row([every, f"`{name}`", *(every_delta(found, task, name) for task in TITLES)]) for name in CLAIMED]
     return [
         *lines,
         "",
@@ -175,3 +193,59 @@ def claims(found: Runs) -> list[str]:
         "needs no held-out image.",
         "",
     ]
+
+
+FIXED_BETA = "The ETF classifier alone, with a fixed beta, is not calibrated better than plain training"
+PARTS_ASKED = (
+    (FIXED_BETA, "etf-1", "vanilla"),
+    (FIXED_BETA, "etf-k", "vanilla"),
+    ("A beta that is solved every epoch calibrates the ETF classifier", "balcal-beta", "vanilla"),
+    ("Two classifiers are calibrated better than the ETF classifier alone", "balcal", "balcal-beta"),
+    ("Two classifiers are calibrated better than the ETF classifier alone", "balcal-logits", "balcal-beta"),
+    ("An adapter before the ETF classifier lowers ECE", "balcal", "balcal-noadapter"),
+    ("An adapter before the ETF classifier lowers ECE", "balcal-logits", f"balcal-noadapter {LOGITS}"),
+    ("Solving gamma for the prediction lowers ECE", "balcal-fixedloss", "balcal-fixed"),
+    ("Solving gamma for the prediction lowers ECE", f"balcal-fixedloss {LOGITS}", f"balcal-fixed {LOGITS}"),
+    ("Solving gamma for the loss as well lowers ECE", "balcal", "balcal-fixedloss"),
+    ("Solving gamma for the loss as well lowers ECE", "balcal-logits", f"balcal-fixedloss {LOGITS}"),
+)
+"""claim of the paper; what is to be better, and than what"""
+
+
+def part_claims(found: Runs) -> list[str]:
+    """What the paper says of each part of BalCAL: its ECE, NLL and accuracy beside those without it."""
+    if not any((DISMANTLED, entry) in found for entry in WITH_PART):
+        return []
+    heads = ("claim", "run", "against", "ECE", "NLL", "accuracy", "")
+    lines = [row(heads), row(["---"] * len(heads))]
+    for claim, first, second in PARTS_ASKED:
+        ece, nll, accuracy = (subtracted(found, first, second, figure) for figure in ("ece", "nll", "accuracy"))
+        word = UNRUN if ece is None else below(ece)
+        if claim == FIXED_BETA:
+            word = {HOLDS: FAILS, FAILS: HOLDS, OPEN: HOLDS}.get(word, word)
+        cells = [_signed(ece, 2), _signed(nll, 3, 0.01), _signed(accuracy, 2)]
+        lines.append(row([claim, f"`{first}`", f"`{second}`", *cells, word]))
+    return [
+        *lines,
+        "",
+        "Differences in the last epoch, seed 0, image by image, with 95 % intervals; ECE and accuracy in points. A "
+        "claim holds, or does not, where the interval of ECE lies on one side of 0. The first also holds where ECE "
+        "cannot be told apart from plain training's.",
+        "",
+    ]
+
+
+def subtracted(found: Runs, first: str, second: str, figure: str) -> Difference | None:
+    """First minus second; whichever of the two lacks a part has the comparison in its file."""
+    if first in WITH_PART.get(second, ()):
+        swapped = subtracted(found, second, first, figure)
+        return swapped and (-swapped[0], -swapped[2], -swapped[1])
+    pairs = [pair for pair in paired(found, DISMANTLED, first, second) if second in pair[0].get("against", {})]
+    return difference(pairs, figure, second)
+
+
+def _signed(found: Difference | None, digits: int, scale: float = 1.0) -> str:
+    if found is None:
+        return NOTHING
+    value, low, high = (f"{scale * each:+.{digits}f}" for each in found)
+    return f"{value} [{low}, {high}]"

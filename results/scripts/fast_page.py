@@ -7,7 +7,7 @@ from statistics import mean
 from typing import Any
 
 from fast import METHODS, PARTS
-from fast_claims import FAILS, HOLDS, OPEN, UNRUN, claims, lower, paired
+from fast_claims import FAILS, HOLDS, OPEN, UNRUN, claims, lower, paired, part_claims
 from fast_tables import (
     NOTHING,
     PAPER,
@@ -296,5 +296,5 @@ def _largest(task: str, joined: Sequence[Mapping[str, str]]) -> list[list[str]]:
 
 def page() -> str:
     found = runs()
-    sections = (regime, at_work, claims, main_table, ood, shift, parts, deltas)
+    sections = (regime, at_work, claims, main_table, ood, shift, parts, part_claims, deltas)
     return "\n".join([TOP, *in_short(found), HOW, *(line for section in sections for line in section(found))])
