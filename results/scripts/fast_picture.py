@@ -1,14 +1,16 @@
-"""docs/results/fast.png: ECE of all methods of the `-fast` tasks beside the paper's, and the course of gamma."""
+"""docs/results/fast.png: ECE of all methods of the `-fast` tasks beside the paper's, and the course of gamma.
+docs/results/fast-delta.png: both by delta, for one task, as in the paper's figure."""
 
 from __future__ import annotations
 
 from statistics import mean
 from typing import Any
 
-from fast import METHODS, PARTS
+from fast import DELTAS, METHODS, PARTS, USUAL
 from fast_claims import FAILS, HOLDS, lower, paired
 from fast_page import BASELINE, last_epoch, printed, trained, with_fitted_delta
-from fast_tables import TITLES, Runs, by_validation, titled
+from fast_tables import CLAIMED, DISMANTLED, TITLES, Runs, by_validation, titled, with_delta
+from matplotlib import colormaps
 from matplotlib.ticker import MaxNLocator
 
 from balcal.plots.arena import BETTER, TIE, WORSE
@@ -73,3 +75,40 @@ def _gammas(axes: Any, task: str, found: Runs) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_ylim(0)
     legend(axes, fontsize=7.5, loc="lower left")
+
+
+def delta_picture(found: Runs) -> Figure:
+    """ECE by delta of both fusions, and gamma of fused logits for each delta: seed 0."""
+    drawn = figure(8.8, 3.3)
+    left, right = drawn.subplots(1, 2)
+    tidy(left, right)
+    asked = sorted((*DELTAS, USUAL))
+    plain = found[DISMANTLED, "vanilla"][0]["figures"]
+    for name, which, line in (("vanilla", "last", "--"), (BASELINE, "last+ts", ":")):
+        left.axhline(100 * plain[which]["ece"], color=INK, linewidth=1.2, linestyle=line, label=name)
+    for colour, name in zip(SERIES, CLAIMED, strict=False):
+        runs = {delta: found.get((DISMANTLED, with_delta(name, delta)), [])[:1] for delta in asked}
+        points = [(delta, run["figures"]["last"]) for delta, these in runs.items() for run in these]
+        for delta, each in points:
+            left.plot([delta, delta], [100 * end for end in each["ece_interval"]], color=colour, linewidth=1.6)
+        eces = [100 * each["ece"] for _, each in points]
+        left.plot([delta for delta, _ in points], eces, "o-", color=colour, markersize=4.5, linewidth=1, label=name)
+    for shade, delta in enumerate(asked):
+        for run in found.get((DISMANTLED, with_delta(CLAIMED[1], delta)), [])[:1]:
+            course = run["history"]["gamma"]
+            colour = colormaps["Oranges"](0.3 + 0.7 * shade / (len(asked) - 1))
+            right.plot(range(1, len(course) + 1), course, color=colour, linewidth=1.6, label=f"delta = {delta:g}")
+    left.set_xticks(asked)
+    left.set_xlabel("delta", fontsize=8)
+    left.set_ylabel("ECE, last epoch, %", fontsize=8)
+    right.set_xlabel("epoch", fontsize=8)
+    right.set_ylabel(f"gamma of {CLAIMED[1]}", fontsize=8)
+    left.set_xlim(asked[0] - 0.005, asked[-1] + 0.005)
+    left.set_ylim(0)
+    right.set_ylim(0, 1.05)
+    right.axhline(1, color=SOFT, linewidth=0.8, linestyle=":")
+    legend(left, fontsize=7.5, loc="upper right")
+    legend(right, fontsize=7.5, loc="lower left")
+    heading(left, f"ECE, {TITLES[DISMANTLED]}")
+    heading(right, "Gamma after each epoch")
+    return drawn

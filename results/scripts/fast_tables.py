@@ -183,6 +183,8 @@ def deltas(found: Runs) -> list[str]:
         "The share of the accuracy that mean confidence on training images is to meet. Seed 0, last epoch. The paper "
         "recommends 0.91 to 0.99 and does not say which it took for which data set.",
         "",
+        "![ECE by delta, and gamma after each epoch for each delta](results/fast-delta.png)",
+        "",
         row(heads),
         row(["---"] * len(heads)),
         *lines,

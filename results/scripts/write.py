@@ -277,9 +277,10 @@ def last_page() -> str:
 if __name__ == "__main__":
     for contest_name, found in contests().items():
         differences(found).save(PICTURES / f"{contest_name}.png")
-    drawn = PICTURES / "fast.png"
-    fast_picture.picture(fast_tables.runs()).savefig(drawn, dpi=130)
-    in_few_colours(drawn)
+    for name, drawn in {"fast": fast_picture.picture, "fast-delta": fast_picture.delta_picture}.items():
+        path = PICTURES / f"{name}.png"
+        drawn(fast_tables.runs()).savefig(path, dpi=130)
+        in_few_colours(path)
     PAGE.write_text(fast_page.page())
     README.write_text(front_page())
     APPENDIX.write_text(appendix())
