@@ -176,6 +176,13 @@ def test_what_another_process_trains_comes_later(fast, tmp_path):
     assert [*figures(tmp_path)] == ["digits-vanilla-seed0"]
 
 
+def test_what_another_process_evaluates_is_not_evaluated_twice(fast, tmp_path, monkeypatch):
+    asked = fast.registry.recipe("digits", "vanilla")
+    monkeypatch.setattr(fast, "train_recipe", lambda *_: pytest.fail("the other process has it"))
+    with claim(tmp_path / "runs" / "figures" / "digits-vanilla-seed0", shared=True):
+        assert not fast.written("vanilla", asked, tmp_path / "runs", tmp_path / "figures")
+
+
 def test_a_method_that_chooses_its_epoch_has_a_last_one_too(fast):
     recipe = registry.recipe("digits", "balcal-released")
     assert fast.under(recipe, "") == recipe.method

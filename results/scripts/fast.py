@@ -42,7 +42,7 @@ from balcal.metrics.comparison import compare
 from balcal.plots import reliability_diagram
 from balcal.recipe import Method, Recipe
 from balcal.runs import Run
-from balcal.runtime.claims import Claimed
+from balcal.runtime.claims import Claimed, claim
 from balcal.runtime.devices import Stopped
 from balcal.runtime.files import write_atomic
 from balcal.training.fit import train_recipe
@@ -308,22 +308,28 @@ def main() -> None:
 
 
 def written(entry: str, recipe: Recipe, runs: Path, to: Path) -> bool:
-    """Whether its figures are there now; if not, another process is training it, or the run that it starts from."""
+    """Whether its figures are there now; if not, another process is at work on it, or on what it is compared with."""
     path = to / f"{recipe.task.name}-{re.sub('[ =]', '-', entry)}-seed{recipe.seed}.json"
-    if path.exists() and json.loads(path.read_text())["run"] == recipe.address():
-        return True
     try:
-        write_atomic(path, in_lines(figures_of(entry, recipe, runs)))
+        with claim(runs / "figures" / path.stem, shared=False):
+            if not path.exists() or json.loads(path.read_text())["run"] != recipe.address():
+                write_atomic(path, in_lines(outcome(entry, recipe, runs)))
     except Claimed as error:
         print(f"{error}; the next one, then", flush=True)
         return False
-    except Stopped:
+    return True
+
+
+def outcome(entry: str, recipe: Recipe, runs: Path) -> dict[str, Any]:
+    """All figures; of a method that does not learn with this plan, which is a result too, the reason."""
+    try:
+        return figures_of(entry, recipe, runs)
+    except (Claimed, Stopped):
         raise
-    except BalcalError as error:  # a method that does not learn with this plan is a result too
+    except BalcalError as error:
         print(error, flush=True)
         names = {"task": recipe.task.name, "method": entry, "seed": recipe.seed, "run": recipe.address()}
-        write_atomic(path, in_lines({**names, "failed": str(error)}))
-    return True
+        return {**names, "failed": str(error)}
 
 
 if __name__ == "__main__":
