@@ -7,7 +7,7 @@ from statistics import mean
 from typing import Any
 
 from fast import METHODS, PARTS
-from fast_claims import FAILS, HOLDS, OPEN, UNRUN, claims, lower, paired, part_claims
+from fast_claims import FAILS, FITTED, HOLDS, OPEN, UNRUN, claims, lower, paired, part_claims
 from fast_tables import (
     NOTHING,
     PAPER,
@@ -83,6 +83,7 @@ def in_short(found: Runs) -> list[str]:
     return [
         *lines,
         "",
+        *in_words(found),
         "Means over the seeds below; ECE in %. `vanilla`, `balcal` and `balcal-logits` see training images only, with "
         "delta = 0.95. The others use 5,000 validation images as well.",
         "",
@@ -93,6 +94,27 @@ def in_short(found: Runs) -> list[str]:
         "gamma after each epoch. At 1 the learnable classifier predicts alone; only `balcal-auto` may exceed 1.",
         "",
     ]
+
+
+def in_words(found: Runs) -> list[str]:
+    """Where ours are calibrated better than plain training, and than plain training with a temperature."""
+    against = ("vanilla", BASELINE)
+    heads = ("ECE is", *(f"against `{other}`" for other in against))
+    lines = [row(heads), row(["---"] * len(heads))]
+    for name in (*OURS[:2], FITTED, OURS[2]):
+        entries = {task: by_validation(task, found) if name == FITTED else name for task in TITLES}
+        cells = []
+        for other in against:
+            words = {title: lower(paired(found, task, entries[task]), other)[0] for task, title in TITLES.items()}
+            sides = {HOLDS: "**lower** on", FAILS: "higher on", OPEN: "not told apart on"}
+            places = {side: [title for title, word in words.items() if word == key] for key, side in sides.items()}
+            cells.append("; ".join(f"{side} {_listed(these)}" for side, these in places.items() if these) or NOTHING)
+        lines.append(row([name if name == FITTED else f"`{name}`", *cells]))
+    return [*lines, ""]
+
+
+def _listed(titles: list[str]) -> str:
+    return "all three" if len(titles) == len(TITLES) else " and ".join(titles)
 
 
 def regime(found: Runs) -> list[str]:
