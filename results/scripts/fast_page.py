@@ -318,5 +318,5 @@ def _largest(task: str, joined: Sequence[Mapping[str, str]]) -> list[list[str]]:
 
 def page() -> str:
     found = runs()
-    sections = (regime, at_work, claims, main_table, ood, shift, parts, part_claims, deltas)
+    sections = (regime, at_work, claims, main_table, ood, shift, part_claims, parts, deltas)
     return "\n".join([TOP, *in_short(found), HOW, *(line for section in sections for line in section(found))])
