@@ -257,3 +257,23 @@ def test_the_picture_shows_our_ece_and_the_papers(scripts):
         assert ("o", ours.round(6), rows[name]) in drawn
         assert ("D", theirs, rows[name]) in drawn
     assert not [theirs for mark, theirs, place in drawn if mark == "D" and place == rows["balcal-auto"]]
+
+
+def test_the_picture_of_deltas_shows_every_run_with_seed_0(scripts):
+    import fast_picture
+    import fast_tables
+
+    left, right = fast_picture.delta_picture(fast_tables.runs()).axes
+    drawn = {line.get_label(): line.get_xydata().round(6).tolist() for line in left.get_lines()}
+    courses = {line.get_label(): list(line.get_ydata()) for line in right.get_lines()}
+    for name in ("balcal", "balcal-logits"):
+        runs = {}
+        for path in (RESULTS / "data" / "fast").glob(f"cifar10-fast-{name}*-seed0.json"):
+            run = json.loads(path.read_text())
+            method, _, delta = run["method"].partition(" head.delta=")
+            if method == name:
+                runs[float(delta or 0.95)] = run
+        assert len(runs) > 1 or name == "balcal"
+        assert drawn[name] == [[d, round(100 * runs[d]["figures"]["last"]["ece"], 6)] for d in sorted(runs)]
+    for delta, run in runs.items():
+        assert courses[f"delta = {delta:g}"] == run["history"]["gamma"]
