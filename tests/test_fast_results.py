@@ -148,12 +148,16 @@ def test_claims_about_parts_and_deltas_follow_from_the_intervals(scripts):
     }
     assert fast_claims.subtracted(found, "balcal-noadapter", "balcal", "ece") == pytest.approx((2, 1, 4))
     assert fast_claims.subtracted(found, "balcal", "balcal-noadapter", "ece") == pytest.approx((-2, -4, -1))
-    rows = {tuple(line.split(" | ")[1:3]): line for line in fast_claims.part_claims(found)}
-    adapter = rows["`balcal`", "`balcal-noadapter`"]
-    assert adapter.endswith("-2.00 [-4.00, -1.00] | -0.100 [-0.300, +0.100] | +0.30 [+0.10, +0.50] | holds |")
-    assert rows["`etf-1`", "`vanilla`"].endswith(" | holds |")  # not better, as claimed
-    assert rows["`balcal-beta`", "`vanilla`"].endswith(" | cannot be told |")
-    assert rows["`balcal`", "`balcal-beta`"].endswith(" | – | – | – | not run |")
+    rows = {tuple(line.strip("| ").split(" | ")[:2]): line for line in fast_claims.part_claims(found)}
+    adapter = rows["+ adapter", "probabilities"]
+    assert adapter.endswith("| -2.00 [-4.00, -1.00] | -0.100 | +0.30 | lower | holds |")
+    alone = [line for line in rows.values() if line.startswith("| ETF classifier alone")]
+    assert [line.rsplit(" | ", 2)[1:] for line in alone] == [
+        ["not lower", "holds |"],  # cannot be told apart
+        ["not lower", "not run |"],
+        ["lower", "cannot be told |"],
+    ]
+    assert rows["+ learnable classifier", "logits"].endswith("| – | – | – | lower | not run |")
     assert fast_claims.every_delta(found, "cifar10-fast", "balcal") == "not run"  # one is not a range
     swept = found | {("cifar10-fast", "balcal head.delta=0.99"): [run_of(0, 0.045, 0.9)]}
     assert fast_claims.every_delta(swept, "cifar10-fast", "balcal") == "cannot be told (2 deltas: -2.00 to +0.50)"
