@@ -239,8 +239,8 @@ def test_a_delta_is_named_where_validation_images_prefer_it_to_the_usual_one(scr
         assert fast_tables.by_validation(task, found) == prefers
         rows = fast_page.with_fitted_delta(("balcal", "balcal-logits", "ls"), task, found)
         assert rows == ["balcal", *dict.fromkeys(("balcal-logits", prefers or "balcal-logits")), "ls"]
-    shown = [fast_tables.titled(entry) for entry in ("balcal", "balcal-logits head.delta=0.99")]
-    assert shown == ["`balcal`", "`balcal-logits`, delta = 0.99"]
+    shown = [fast_tables.titled(entry) for entry in ("balcal", "balcal-logits head.delta=0.99", PART)]
+    assert shown == ["`balcal`", "`balcal-logits`, delta = 0.99", "`balcal-fixed`, logits"]
 
 
 def test_the_picture_shows_our_ece_and_the_papers(scripts):

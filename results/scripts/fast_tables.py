@@ -127,7 +127,7 @@ DISMANTLED = "cifar10-fast"
 def parts(found: Runs) -> list[str]:
     """The paper's two tables of BalCAL without some of its parts."""
     return [
-        "Rows with two lines have fused probabilities in the first and fused logits in the second.",
+        "`balcal-logits` is `balcal` with fused logits; *logits* behind another name says the same.",
         "",
         *_ablation("variant", VARIANTS, published.VARIANTS, found),
         "Gamma of the loss and of the prediction; fixed is 0.5. With fixed gamma and beta = 1, fused probabilities "
@@ -155,7 +155,7 @@ def _ablation(
             after = shown(run["figures"]["last+ts"]["ece"] for run in these)
             cells = [shown(each["accuracy"] for each in last), f"{shown(each['ece'] for each in last)} ({after})"]
             cells = [*cells, shown((each["nll"] for each in last), 3, 1.0)] if these else [NOTHING] * 3
-            lines.append(row([name, f"`{entry}`", str(len(these) or NOTHING), *cells, paper]))
+            lines.append(row([name, titled(entry), str(len(these) or NOTHING), *cells, paper]))
     return [*lines, ""]
 
 
@@ -206,8 +206,8 @@ def by_validation(task: str, found: Runs) -> str:
 
 def titled(entry: str) -> str:
     """As a row begins."""
-    name, _, delta = entry.partition(" head.delta=")
-    return f"`{name}`, delta = {delta}" if delta else f"`{name}`"
+    name, _, setting = entry.partition(" head.")
+    return f"`{name}`" + {"": "", "fusion=logits": ", logits"}.get(setting, f", {setting.replace('=', ' = ')}")
 
 
 def _at(name: str, delta: float, task: str, found: Runs) -> list[str]:
