@@ -9,7 +9,7 @@ from statistics import mean
 from typing import Any
 
 from ensembles import AFTER, MEMBERS, METHODS
-from fast_page import NOTHING, TITLES
+from fast_tables import NOTHING, TITLES
 from folders import DATA
 
 FILE = DATA / "ensembles.csv"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from math import sqrt
 from statistics import mean, variance
 
-from fast import DELTAS, LOGITS, OOD, PLAIN, USUAL, WITH_PART
+from fast_asked import DELTAS, LOGITS, OOD, PLAIN, USUAL, WITH_PART
 from fast_tables import CLAIMED, DISMANTLED, NOTHING, TITLES, Run, Runs, by_validation, row, with_delta
 from scipy.special import stdtrit
 

@@ -6,10 +6,22 @@ from __future__ import annotations
 from statistics import mean
 from typing import Any
 
-from fast import DELTAS, METHODS, PARTS, USUAL
+from fast_asked import DELTAS, METHODS, PARTS, USUAL
 from fast_claims import FAILS, HOLDS, lower, paired
-from fast_page import BASELINE, last_epoch, printed, trained, with_fitted_delta
-from fast_tables import CLAIMED, DISMANTLED, TITLES, Runs, by_validation, titled, with_delta
+from fast_page import printed
+from fast_tables import (
+    BASELINE,
+    CLAIMED,
+    DISMANTLED,
+    TITLES,
+    Runs,
+    by_validation,
+    last_epoch,
+    titled,
+    trained,
+    with_delta,
+    with_fitted_delta,
+)
 from matplotlib import colormaps
 from matplotlib.ticker import MaxNLocator
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from statistics import mean, stdev
 from typing import Any
 
-from fast import CORRUPTED, DELTAS, LOGITS, METHODS, OOD, PARTS, SHIFTED, SWEPT, USUAL
+from fast_asked import CORRUPTED, DELTAS, LOGITS, METHODS, OOD, PARTS, SHIFTED, SWEPT, USUAL
 from folders import DATA
 
 from balcal.data.corruptions import SEVERITIES
@@ -17,6 +17,8 @@ from balcal.paper.items import NAMES
 FOLDER = DATA / "fast"
 CLAIMED = ("balcal", "balcal-logits")
 """what the paper calls Ours: as printed, and as released"""
+BASELINE = "vanilla+ts"
+OURS = ("balcal", "balcal-logits", "balcal-auto")
 NOTHING = "–"
 PAPER = {here: there for there, here in NAMES.items() if there in published.MAIN} | {"balcal-logits": "Ours"}
 """method -> its row in the paper's tables"""
@@ -47,6 +49,23 @@ def shown(values: Iterable[float], digits: int = 2, scale: float = 100.0) -> str
 
 def row(cells: Iterable[str]) -> str:
     return f"| {' | '.join(cells)} |"
+
+
+def trained(entry: str) -> str:
+    """The method whose runs are behind a row."""
+    return entry.removesuffix("+ts")
+
+
+def last_epoch(found: Runs, task: str, entry: str) -> list[Run]:
+    """What a row is about: figures of the last epoch, by seed; of the baseline those with a temperature."""
+    which = "last+ts" if entry == BASELINE else "last"
+    return [run["figures"][which] for run in found.get((task, trained(entry)), [])]
+
+
+def with_fitted_delta(entries: Iterable[str], task: str, found: Runs) -> list[str]:
+    """Behind `balcal-logits` also the delta that validation images prefer, if it is another one."""
+    fitted = by_validation(task, found) or "balcal-logits"
+    return list(dict.fromkeys(each for entry in entries for each in (entry, *[fitted] * (entry == "balcal-logits"))))
 
 
 def ood(found: Runs) -> list[str]:

@@ -12,6 +12,7 @@ from collections import Counter
 from typing import Any
 
 import ensembles_page
+import fast_headline
 import fast_page
 import fast_picture
 import fast_tables
@@ -140,7 +141,7 @@ def item(name: str, answered: dict[str, Any]) -> str:
 def front_page() -> str:
     """The README with today's table."""
     before, _, rest = README.read_text().partition(BEGIN)
-    return f"{before}{BEGIN}\n{fast_page.headline(ensembles_page.rows())}\n{END}{rest.partition(END)[2]}"
+    return f"{before}{BEGIN}\n{fast_headline.headline(ensembles_page.rows())}\n{END}{rest.partition(END)[2]}"
 
 
 def contests() -> dict[str, ArenaResult]:
