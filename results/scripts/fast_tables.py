@@ -196,7 +196,8 @@ def deltas(found: Runs) -> list[str]:
         "## Delta",
         "",
         "The share of the accuracy that mean confidence on training images is to meet. Seed 0, last epoch. The paper "
-        "recommends 0.91 to 0.99 and does not say which it took for which data set.",
+        "recommends 0.91 to 0.99 and does not say which it took for which data set. Bars in the picture are 95 % "
+        "intervals.",
         "",
         "![ECE by delta, and gamma after each epoch for each delta](results/fast-delta.png)",
         "",
