@@ -157,10 +157,15 @@ def test_claims_about_parts_and_deltas_follow_from_the_intervals(scripts):
         ["not lower", "not run |"],
         ["lower", "cannot be told |"],
     ]
-    assert rows["+ learnable classifier", "logits"].endswith("| – | – | – | lower | not run |")
+    assert rows["+ learnable classifier, adapter", "logits"].endswith("| – | – | – | lower | not run |")
     assert fast_claims.every_delta(found, "cifar10-fast", "balcal") == "not run"  # one is not a range
-    swept = found | {("cifar10-fast", "balcal head.delta=0.99"): [run_of(0, 0.045, 0.9)]}
-    assert fast_claims.every_delta(swept, "cifar10-fast", "balcal") == "cannot be told (2 deltas: -2.00 to +0.50)"
+    for ece, deltas, expected in (
+        (0.02, [0.99], "cannot be told (2 of 5 deltas: -2.00 to -2.00)"),
+        (0.02, [0.91, 0.93, 0.97, 0.99], "holds (5 of 5 deltas: -2.00 to -2.00)"),
+        (0.05, [0.99], "**does not hold** (2 of 5 deltas: -2.00 to +1.00)"),
+    ):
+        swept = found | {("cifar10-fast", f"balcal head.delta={delta}"): [run_of(0, ece, 0.9)] for delta in deltas}
+        assert fast_claims.every_delta(swept, "cifar10-fast", "balcal") == expected
 
 
 def test_a_method_that_does_not_learn_is_a_result(fast, tmp_path):

@@ -149,14 +149,14 @@ ASKED: dict[str, Callable[[Pairs], str]] = {
 
 
 def every_delta(found: Runs, task: str, method: str) -> str:
-    """Whether ECE is below plain training's with each delta of the paper's range, as far as they were run."""
+    """Whether ECE is below plain training's with each delta of the paper's range; open until all of them are run."""
     each = [lower(paired(found, task, with_delta(method, delta))) for delta in (USUAL, *DELTAS)]
     words, values = zip(*each, strict=True)
     known = [value for value in values if value is not None]
     if len(known) < 2:
         return UNRUN
-    word = next((word for word in (FAILS, OPEN) if word in words), HOLDS)
-    return f"{word} ({len(known)} deltas: {min(known):+.2f} to {max(known):+.2f})"
+    word = FAILS if FAILS in words else HOLDS if set(words) == {HOLDS} else OPEN
+    return f"{word} ({len(known)} of {len(each)} deltas: {min(known):+.2f} to {max(known):+.2f})"
 
 
 def claims(found: Runs) -> list[str]:
@@ -203,7 +203,7 @@ PARTS_ASKED = (
     *(
         (part, LOWER, fusion, first, second)
         for part, pairs in {
-            "+ learnable classifier": (("balcal", "balcal-beta"), ("balcal-logits", "balcal-beta")),
+            "+ learnable classifier, adapter": (("balcal", "balcal-beta"), ("balcal-logits", "balcal-beta")),
             "+ adapter": (("balcal", "balcal-noadapter"), ("balcal-logits", f"balcal-noadapter {LOGITS}")),
             "+ gamma solved for the prediction": (
                 ("balcal-fixedloss", "balcal-fixed"),
