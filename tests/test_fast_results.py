@@ -190,6 +190,10 @@ def test_what_another_process_evaluates_is_not_evaluated_twice(fast, tmp_path, m
     monkeypatch.setattr(fast, "train_recipe", lambda *_: pytest.fail("the other process has it"))
     with claim(tmp_path / "runs" / "figures" / "digits-vanilla-seed0", shared=True):
         assert not fast.written("vanilla", asked, tmp_path / "runs", tmp_path / "figures")
+        figures = tmp_path / "figures" / "digits-vanilla-seed0.json"
+        figures.parent.mkdir()
+        figures.write_text(json.dumps({"run": asked.address()}))
+        assert fast.written("vanilla", asked, tmp_path / "runs", tmp_path / "figures")  # what is there needs no claim
 
 
 def test_a_method_that_chooses_its_epoch_has_a_last_one_too(fast):

@@ -268,14 +268,20 @@ def main() -> None:
 def written(entry: str, recipe: Recipe, runs: Path, to: Path) -> bool:
     """Whether its figures are there now; if not, another process is at work on it, or on what it is compared with."""
     path = to / f"{recipe.task.name}-{re.sub('[ =]', '-', entry)}-seed{recipe.seed}.json"
+    if known(path, recipe):
+        return True
     try:
         with claim(runs / "figures" / path.stem, shared=False):
-            if not path.exists() or json.loads(path.read_text())["run"] != recipe.address():
+            if not known(path, recipe):  # another process may have written it meanwhile
                 write_atomic(path, in_lines(outcome(entry, recipe, runs)))
     except Claimed as error:
         print(f"{error}; the next one, then", flush=True)
         return False
     return True
+
+
+def known(path: Path, recipe: Recipe) -> bool:
+    return path.exists() and bool(json.loads(path.read_text())["run"] == recipe.address())
 
 
 def outcome(entry: str, recipe: Recipe, runs: Path) -> dict[str, Any]:

@@ -11,7 +11,13 @@ LOGITS = "head.fusion=logits"
 USUAL = 0.95
 """delta of every other run"""
 DELTAS = (0.91, 0.93, 0.97, 0.99)
-SWEPT = tuple(f"{name} head.delta={delta:g}" for delta in DELTAS for name in ("balcal-logits", "balcal"))
+
+
+def with_delta(name: str, delta: float) -> str:
+    return name if delta == USUAL else f"{name} head.delta={delta:g}"
+
+
+SWEPT = tuple(with_delta(name, delta) for delta in DELTAS for name in ("balcal-logits", "balcal"))
 PARTS = (
     *(entry for name in (*ALONE[3:], *FIXED) for entry in (name, f"{name} {LOGITS}")),
     *ALONE[:3],

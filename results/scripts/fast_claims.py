@@ -6,8 +6,8 @@ from collections.abc import Callable
 from math import sqrt
 from statistics import mean, variance
 
-from fast_asked import DELTAS, LOGITS, OOD, PLAIN, USUAL, WITH_PART
-from fast_tables import CLAIMED, DISMANTLED, NOTHING, TITLES, Run, Runs, by_validation, row, with_delta
+from fast_asked import DELTAS, LOGITS, OOD, PLAIN, USUAL, WITH_PART, with_delta
+from fast_tables import CLAIMED, DISMANTLED, NOTHING, TITLES, Run, Runs, by_validation, row
 from scipy.special import stdtrit
 
 HOLDS, FAILS, OPEN, UNRUN = "holds", "**does not hold**", "cannot be told", "not run"

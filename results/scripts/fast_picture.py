@@ -6,7 +6,7 @@ from __future__ import annotations
 from statistics import mean
 from typing import Any
 
-from fast_asked import DELTAS, METHODS, PARTS, USUAL
+from fast_asked import DELTAS, METHODS, PARTS, USUAL, with_delta
 from fast_claims import FAILS, HOLDS, lower, paired
 from fast_page import printed
 from fast_tables import (
@@ -19,7 +19,6 @@ from fast_tables import (
     last_epoch,
     titled,
     trained,
-    with_delta,
     with_fitted_delta,
 )
 from matplotlib import colormaps

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from statistics import mean, stdev
 from typing import Any
 
-from fast_asked import CORRUPTED, DELTAS, LOGITS, METHODS, OOD, PARTS, SHIFTED, SWEPT, USUAL
+from fast_asked import CORRUPTED, DELTAS, LOGITS, METHODS, OOD, PARTS, SHIFTED, SWEPT, USUAL, with_delta
 from folders import DATA
 
 from balcal.data.corruptions import SEVERITIES
@@ -206,10 +206,6 @@ def deltas(found: Runs) -> list[str]:
         *lines,
         "",
     ]
-
-
-def with_delta(name: str, delta: float) -> str:
-    return name if delta == USUAL else f"{name} head.delta={delta:g}"
 
 
 def by_validation(task: str, found: Runs) -> str:
